@@ -51,6 +51,7 @@ class StagedRun:
             created=fields.pop("created", None) or time.time(),
             devices=fields.pop("devices", ["cpu"] * world_size),
             batch_line=fields.pop("batch_line", ""),
+            nodes=fields.pop("nodes", 1),
             options=LaunchOptions(**_updated(options, LaunchOptions, fields)),
             kernel=KernelRecord(**_updated(kernel, KernelRecord, fields)),
             storage=StoragePaths(**_updated(storage, StoragePaths, fields)),

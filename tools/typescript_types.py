@@ -25,6 +25,7 @@ FOLDER = Path(__file__).parents[1] / "labextension" / "src" / "generated"
 ROOTS = (
     "nbmgpu.runs.events:EVENT_TYPES",
     "nbmgpu.runs.record:RunRecord",
+    "nbmgpu.report.node_rows:RankRequest",
     "nbmgpu.report.log_pages:LogRequest",
     "nbmgpu.report.log_pages:LogPage",
     "nbmgpu.report.curves:CurveRequest",

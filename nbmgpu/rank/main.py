@@ -81,7 +81,7 @@ def _run_cell(
     heartbeat: HeartbeatThread,
 ) -> int:
     """Prepare the rank, run its cell and finish; return the exit code."""
-    recorder = Recorder(events)
+    recorder = Recorder(events, run.record.world_size)
     on_missing(recorder.notice)
     try:
         events.emit(Status, state="loading")

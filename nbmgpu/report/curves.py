@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import statistics
 from dataclasses import dataclass
 
 import numpy as np
@@ -216,16 +217,15 @@ def _newest_sent(view: RunView) -> str:
 
 
 def _step_times(view: RunView, slowest: int) -> list[CurveLine]:
-    ranks = enumerate(view.ranks)
-    times = {n: np.array(rank.step_times).T for n, rank in ranks if rank.step_times}
-    if not times:
+    known = [rank for rank, seen in enumerate(view.ranks) if seen.step_times]
+    if not known:
         return []
-    drawn = list(times) if len(times) <= RANK_LINES else [slowest] if slowest >= 0 else []
+    drawn = known if len(known) <= RANK_LINES else [slowest] if slowest >= 0 else []
     limit = POINTS // (len(drawn) + 1)
-    steps, step_times, *_ = next(iter(times.values()))
+    steps, step_times, *_ = np.array(view.ranks[known[0]].step_times).T
     lines = [_line("step", steps, step_times, limit)]
     for rank in drawn if len(view.ranks) > 1 else ():
-        steps, _, own_times, _ = times[rank]
+        steps, _, own_times, _ = np.array(view.ranks[rank].step_times).T
         lines.append(_line(f"rank {rank}", steps, own_times, limit))
     return lines
 
@@ -284,7 +284,7 @@ def straggler(run: Run) -> Straggler | None:
     known = [each for each in times if len(each) >= MIN_HEARTBEATS]
     if len(known) < len(view.ranks) or len(known) < 2:
         return None
-    own = np.array([np.median([pace.own_time for pace in step_times]) for step_times in known])
+    own = np.array([statistics.median([pace.own_time for pace in each]) for each in known])
     worst = int(own.argmax())
     found = Straggler(
         rank=worst,

@@ -16,6 +16,10 @@ CONTEXT_LINES = 3
 """Lines of the cell shown before and after the failing one."""
 
 
+MANY_RANKS = 16
+"""Other ranks above which those that ended alike are described once."""
+
+
 @dataclass(frozen=True)
 class CellLine:
     """A line of the cell; ``failing`` marks the innermost one in the traceback."""
@@ -27,12 +31,16 @@ class CellLine:
 
 @dataclass(frozen=True)
 class OtherRank:
-    """Another rank than the one that failed first: how it ended, and its exception if any."""
+    """Another rank than the one that failed first: how it ended, and its exception if any.
+
+    ``alike`` counts further ranks that ended with the same exception, or all without one.
+    """
 
     rank: int
     label: str
     error: str
     traceback: str
+    alike: int = 0
 
 
 @dataclass(frozen=True)
@@ -164,7 +172,15 @@ def _others(run: Run, origin: str) -> list[OtherRank]:
         label = f"{label} ({exit_word(code)})" if code else label
         trace = coloured("\n".join(failure.traceback)) if failure else ""
         found.append(OtherRank(rank, label, error, trace))
-    return found
+    return found if len(found) <= MANY_RANKS else _joined(found)
+
+
+def _joined(others: list[OtherRank]) -> list[OtherRank]:
+    """Return one of the ranks that ended alike, as each has a traceback of its own."""
+    alike: dict[tuple[str, str], list[OtherRank]] = {}
+    for other in others:
+        alike.setdefault((other.label, other.error), []).append(other)
+    return [replace(group[0], alike=len(group) - 1) for group in alike.values()]
 
 
 def _sentence(text: str) -> str:

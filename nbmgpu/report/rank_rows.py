@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
+import heapq
 import math
-import statistics
 from dataclasses import dataclass, replace
 
 from nbmgpu.formatting import format_bytes
@@ -101,7 +102,7 @@ def _cpu(seen: RankView) -> Meter:
 def _memory(seen: RankView) -> Meter:
     if seen.heartbeat is None:
         return UNKNOWN
-    return _usage(seen.heartbeat.memory, seen.heartbeat.memory_total)
+    return usage(seen.heartbeat.memory, seen.heartbeat.memory_total)
 
 
 def _gpu(seen: RankView) -> tuple[Meter | None, Meter | None]:
@@ -111,10 +112,11 @@ def _gpu(seen: RankView) -> tuple[Meter | None, Meter | None]:
     if max(heartbeat.gpu, heartbeat.gpu_memory) < 0:
         return None, None
     busy = Meter(f"{heartbeat.gpu:.0f} %", heartbeat.gpu / 100) if heartbeat.gpu >= 0 else UNKNOWN
-    return busy, _usage(heartbeat.gpu_memory, heartbeat.gpu_memory_total)
+    return busy, usage(heartbeat.gpu_memory, heartbeat.gpu_memory_total)
 
 
-def _usage(used: int, total: int) -> Meter:
+def usage(used: int, total: int) -> Meter:
+    """Return a usage of memory, in bytes; negative numbers are unknown."""
     if used < 0:
         return UNKNOWN
     return Meter(format_bytes(used), min(used / total, 1.0) if total > 0 else -1)
@@ -123,59 +125,79 @@ def _usage(used: int, total: int) -> Meter:
 def warnings(view: RunView, now: float, slowest: Straggler | None) -> list[str]:
     """Return a warning for each rank; usually empty."""
     going = view.ended is None
-    found, name = [], loss_name(view)
-    for rank in range(len(view.ranks)):
-        text = _diverges(view, rank, name)
-        if going and view.ranks[rank].exited is None:
-            text = _silent(view, rank, now) or _behind(view, rank) or text or _slow(slowest, rank)
+    losses, newest = _RecentLosses(view), _two_newest(view)
+    first = max(range(len(view.ranks)), key=lambda rank: view.ranks[rank].step)
+    found = []
+    for rank, seen in enumerate(view.ranks):
+        text = losses.warning(rank)
+        if going and seen.exited is None:
+            # Others continue if the newest event of another rank is new.
+            newest_other = newest[1] if seen.last_time == newest[0] else newest[0]
+            silent = _silent(seen, now, now - newest_other < SILENT / 2)
+            text = silent or _behind(view, rank, first) or text or _slow(slowest, rank)
         found.append(text)
     return found
 
 
-def _others(view: RunView, rank: int) -> list[RankView]:
-    return [seen for number, seen in enumerate(view.ranks) if number != rank]
+def _two_newest(view: RunView) -> tuple[float, float]:
+    """Return when the two ranks with the newest events wrote them."""
+    first, second = heapq.nlargest(2, [-math.inf, -math.inf, *(r.last_time for r in view.ranks)])
+    return first, second
 
 
-def _silent(view: RunView, rank: int, now: float) -> str:
-    seen = view.ranks[rank]
+def _silent(seen: RankView, now: float, others_continue: bool) -> str:
     quiet = now - seen.last_time
-    beats = any(now - other.last_time < SILENT / 2 for other in _others(view, rank))
-    if seen.heartbeat is None or quiet < SILENT or not beats:
+    if seen.heartbeat is None or quiet < SILENT or not others_continue:
         return ""
     why = "it hangs, is suspended, or is busy in compiled code"
     return f"silent for {quiet:.0f} s while others continue: {why}"
 
 
-def _behind(view: RunView, rank: int) -> str:
-    seen = view.ranks[rank]
-    first = max(view.ranks, key=lambda other: other.step)
-    missing = first.step - seen.step
-    if missing < 2 or not first.step_times or missing * first.step_times[-1].step_time < BEHIND:
+def _behind(view: RunView, rank: int, first: int) -> str:
+    ahead = view.ranks[first]
+    missing = ahead.step - view.ranks[rank].step
+    if missing < 2 or not ahead.step_times or missing * ahead.step_times[-1].step_time < BEHIND:
         return ""
-    return f"{missing:,} steps behind rank {view.ranks.index(first)}"
+    return f"{missing:,} steps behind rank {first}"
 
 
 def _slow(slowest: Straggler | None, rank: int) -> str:
     return slowest.warning if slowest and slowest.rank == rank else ""
 
 
-def _diverges(view: RunView, rank: int, name: str) -> str:
-    recent = view.ranks[rank].recent.get(name)
-    if recent is None:
-        return ""
-    if not math.isfinite(recent.last):
-        return f"its {plain(name)} is {number(recent.last)}"
-    means = [abs(other.recent[name].mean) for other in _others(view, rank) if name in other.recent]
-    known = [mean for mean in means if math.isfinite(mean)]
-    if not known or recent.count < 3 or not math.isfinite(recent.mean):
-        return ""
-    middle = statistics.median(known)
-    if abs(recent.mean) < DIVERGENCE * middle or middle == 0:
-        return ""
-    return f"its {plain(name)} is {number(recent.mean)}, the other ranks' is about {number(middle)}"
+class _RecentLosses:
+    """The recent loss of each rank, to be compared with the median of the others."""
+
+    def __init__(self, view: RunView) -> None:
+        self._name = loss_name(view)
+        self._recent = [rank.recent.get(self._name) for rank in view.ranks]
+        means = (abs(recent.mean) for recent in self._recent if recent is not None)
+        self._sorted = sorted(mean for mean in means if math.isfinite(mean))
+
+    def warning(self, rank: int) -> str:
+        """Return a warning if the loss of ``rank`` is not finite, or far from the others'."""
+        recent = self._recent[rank]
+        if recent is None:
+            return ""
+        if not math.isfinite(recent.last):
+            return f"its {plain(self._name)} is {number(recent.last)}"
+        if len(self._sorted) < 2 or recent.count < 3 or not math.isfinite(recent.mean):
+            return ""
+        middle = self._median_without(abs(recent.mean))
+        if abs(recent.mean) < DIVERGENCE * middle or middle == 0:
+            return ""
+        others = f"the other ranks' is about {number(middle)}"
+        return f"its {plain(self._name)} is {number(recent.mean)}, {others}"
+
+    def _median_without(self, mean: float) -> float:
+        """Return the median of all means but ``mean``."""
+        left, place = len(self._sorted) - 1, bisect.bisect_left(self._sorted, mean)
+        at = ((left - 1) // 2, left // 2)
+        low, high = (self._sorted[index + (index >= place)] for index in at)
+        return (low + high) / 2
 
 
 def loss_name(view: RunView) -> str:
     """Return the metric by which ranks are compared: the loss, or empty."""
-    names = [name for rank in view.ranks for name in rank.recent]
+    names = dict.fromkeys(name for rank in view.ranks for name in rank.recent)
     return next((n for n in sorted(names, key=lambda n: n != "loss") if "loss" in n.lower()), "")

@@ -59,6 +59,7 @@ class RunLine:
     Attributes:
         status: its state, and how it is displayed.
         title: the first line of the cell that says what it does; empty if the cell is gone.
+        devices: each name once; nodes have the same ones.
         headline: strategy, world size and devices.
         notebook: path of the notebook, if the kernel knew it.
         created: in seconds since the epoch.
@@ -115,7 +116,7 @@ def run_line(run: Run) -> RunLine:
         status=status,
         strategy=text_format.plain(record.options.strategy),
         world_size=record.world_size,
-        devices=[text_format.plain(device) for device in record.devices],
+        devices=[text_format.plain(device) for device in dict.fromkeys(record.devices)],
         title=cell_title(cell),
         headline=text_format.headline(record),
         notebook=text_format.plain(kernel.notebook),

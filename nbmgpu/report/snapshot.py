@@ -33,7 +33,7 @@ class Snapshot:
         """Return all parts as plain data."""
         views, moment = self._views, self._views.moment()
         parts = views.payloads(moment, heavy=False) | views.payloads(moment, heavy=True)
-        return {name: _plain(part) for name, part in parts.items()}
+        return {name: plain_data(part) for name, part in parts.items()}
 
     def changed(self) -> dict[str, Any]:
         """Return the parts that have changed since the last call, as plain data.
@@ -50,10 +50,11 @@ class Snapshot:
             self._heavy_after = now + max(HEAVY_INTERVAL, 10 * (now - begun))
         new = {n: part for n, part in parts.items() if n not in self._last or part != self._last[n]}
         self._last |= new
-        return {name: _plain(part) for name, part in new.items()}
+        return {name: plain_data(part) for name, part in new.items()}
 
 
-def _plain(part: Any) -> Any:
+def plain_data(part: Any) -> Any:
+    """Return a payload, of dataclasses and lists, as plain data."""
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
         return dataclasses.asdict(part)
-    return [_plain(item) for item in part] if isinstance(part, list) else part
+    return [plain_data(item) for item in part] if isinstance(part, list) else part

@@ -10,6 +10,7 @@ from html import escape
 
 import numpy as np
 
+from nbmgpu.formatting import format_count
 from nbmgpu.runs.curve import Curve
 from nbmgpu.runs.events import RunState
 from nbmgpu.runs.run import Run
@@ -18,6 +19,7 @@ from nbmgpu.runs.shard_rendering import as_html, in_short
 from . import text_format
 from .curves import RATES, Throughput, curve_names, downsample, throughput
 from .failure_cause import Cause, cause
+from .node_rows import node_lines, node_rows
 from .rank_rows import RankRow, rows
 
 POINTS = 240
@@ -54,7 +56,10 @@ def summary_text(run: Run) -> str:
         lines += [("", f"line {failure.number}: {failure.line}")] if failure.line else []
         lines += [("likely", failure.explanation)] if failure.explanation else []
         lines += [("try", failure.remedy)] if failure.remedy else []
-        lines.append(("ranks", ", ".join(f"{row.rank} {row.label}" for row in _rows(run))))
+        if run.record.nodes == 1:
+            lines.append(("ranks", ", ".join(f"{row.rank} {row.label}" for row in _rows(run))))
+    for at, line in enumerate(node_lines(node_rows(run, run.view.last_time))):
+        lines.append(("" if at else "nodes", line))
     lines.append(("folder", str(run.folder)))
     return "\n".join(_aligned(lines))
 
@@ -223,6 +228,8 @@ def _shards(run: Run) -> str:
 
 def _ranks(run: Run) -> str:
     """Return how each rank ended, if one failed or has a warning."""
+    if run.record.nodes > 1:
+        return _nodes(run)
     shown = _rows(run)
     if all(row.tone != "bad" and not row.warning for row in shown):
         return ""
@@ -231,6 +238,16 @@ def _ranks(run: Run) -> str:
         for row in shown
     )
     return f"<p><small>{escape(listed)}</small></p>"
+
+
+def _nodes(run: Run) -> str:
+    """Return the nodes of the run, to be unfolded; unfolded where one has failed or warns."""
+    shown = node_rows(run, run.view.last_time)
+    is_bad = any(row.tone == "bad" or row.warning for row in shown)
+    lines = "".join(f"<li>{escape(line)}</li>" for line in node_lines(shown))
+    title = f"<summary>{format_count(len(shown), 'node')}</summary>"
+    opened = " open" if is_bad else ""
+    return f"<details{opened}>{title}<ul><small>{lines}</small></ul></details>"
 
 
 def _course(curve: Curve) -> str:

@@ -45,19 +45,23 @@ def _check_of(hint: Any) -> Check:
         check = _check_of(arguments[0])
         return lambda value: type(value) is list and all(map(check, value))
     if origin is list:
-        allowed = _json_types(arguments[0])
-        return lambda value: (
-            type(value) is list
-            and allowed.issuperset(map(type, value))
-            and all(map(_is_small, value))
-        )
+        return _list_check(_json_types(arguments[0]))
     if origin is dict:
         check = _check_of(arguments[1])
         return lambda value: type(value) is dict and all(map(check, value.values()))
     if dataclasses.is_dataclass(hint):
         return lambda value: type(value) is hint and has_declared_types(value)
-    allowed = _json_types(hint)
-    return lambda value: type(value) in allowed and _fits(value)
+    return _SCALARS.get(hint) or (lambda value: type(value) is hint)
+
+
+def _list_check(allowed: frozenset[type]) -> Check:
+    def check(value: Any) -> bool:
+        if type(value) is not list:
+            return False
+        types = set(map(type, value))
+        return types <= allowed and (int not in types or all(map(_is_small, value)))
+
+    return check
 
 
 def _json_types(hint: type) -> frozenset[type]:
@@ -69,5 +73,13 @@ def _is_small(value: Any) -> bool:
     return type(value) is not int or -(2**63) <= value < 2**63
 
 
-def _fits(value: Any) -> bool:
-    return math.isfinite(value) if type(value) is float else _is_small(value)
+def _is_int(value: Any) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    return math.isfinite(value) if type(value) is float else _is_int(value)
+
+
+_SCALARS: dict[Any, Check] = {int: _is_int, float: _is_number}
+"""Checks in one call: readers of many ranks check millions of fields."""

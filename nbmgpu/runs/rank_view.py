@@ -37,7 +37,7 @@ class RecentMean:
         """Add the next value."""
         self.last = value
         self.count += 1
-        self.mean += (value - self.mean) / min(self.count, RECENT)
+        self.mean += (value - self.mean) / (self.count if self.count < RECENT else RECENT)
 
 
 @dataclass

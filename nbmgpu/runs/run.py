@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ class Run:
         record: the content of its ``run.json``.
         view: the state computed from all events read.  ``poll`` returns each event once, also
             those that ``state`` has read in between.
+        read_time: seconds that the last ``refresh`` took.
         results: the values that each rank returned (small ones only for ranks other than 0),
             once the kernel that launched the run has collected them.
     """
@@ -63,6 +65,7 @@ class Run:
         self.folder = folder
         self.record = RunRecord.from_json((folder / "run.json").read_text())
         self.view = RunView(self.record.world_size)
+        self.read_time = 0.0
         self.results: dict[int, dict[str, Any]] = {}
         names = [f"rank-{rank}" for rank in range(self.record.world_size if ranks else 0)]
         self._unseen: list[Event] = []
@@ -105,10 +108,12 @@ class Run:
 
     def refresh(self) -> None:
         """Read the new events of all processes into ``view``, by time."""
-        events = sorted((e for tail in self._tails for e in tail.read()), key=lambda e: e.time)
+        begun = time.monotonic()
+        events = sorted((e for tail in self._tails for e in tail.read()), key=attrgetter("time"))
         for event in events:
             self.view.add(event)
         self._unseen += events
+        self.read_time = time.monotonic() - begun
 
     def poll(self) -> list[Event]:
         """Return the events that no earlier call has returned."""

@@ -12,6 +12,7 @@ from .curves import CurveHandler
 from .http_errors import ApiError
 from .logs import LogFileHandler, LogsHandler
 from .picker import PickHandler
+from .ranks import RanksHandler
 from .runs import RunHandler, RunsHandler, StopHandler, SummaryHandler
 from .services import KEY, Services
 from .status import StatusHandler
@@ -44,6 +45,7 @@ ROUTES = [
     (RUN + "/stop", StopHandler),
     (RUN + "/stream", RunStream),
     (RUN + "/curve", CurveHandler),
+    (RUN + "/ranks", RanksHandler),
     (RUN + "/logs", LogsHandler),
     (RUN + r"/logs/(\d{1,5})/download", LogFileHandler),
     (API + "/.*", NotFoundHandler),

@@ -12,11 +12,11 @@ from typing import Any
 
 from nbmgpu.report.digest import fingerprint, read_digest, write_digest
 from nbmgpu.report.run_line import KernelStatus, RunLine
-from nbmgpu.runs.run import Run
 from nbmgpu.system.processes import process_is_alive
 
+from .open_runs import OpenRun, OpenRuns
 from .payloads import RunList
-from .run_folders import NoSuchRunError, open_run, run_folder, run_ids
+from .run_folders import NoSuchRunError, run_folder, run_ids
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Entry:
 
     seen: list[Any]
     line: RunLine
-    open: Run | None = None
+    open: OpenRun | None = None
 
 
 class DeadlineError(Exception):
@@ -49,8 +49,9 @@ class DeadlineError(Exception):
 class RunListReader:
     """Reads and caches the entries of runs. Thread-safe."""
 
-    def __init__(self) -> None:
-        """Start with an empty cache."""
+    def __init__(self, opened: OpenRuns | None = None) -> None:
+        """Start with an empty cache; runs in progress are read through ``opened``."""
+        self._opened = opened or OpenRuns()
         self._entries: dict[str, Entry] = {}
         self._broken: dict[str, list[Any]] = {}
         self._lock = threading.Lock()
@@ -102,21 +103,21 @@ class RunListReader:
 
     def _read(self, folder: Path, seen: list[Any], before: Entry | None, late: bool) -> Entry:
         """Read new events of an open run; otherwise the cached digest or, last, all events."""
-        run = before.open if before else None
-        if run is None and (kept := read_digest(folder, seen)) is not None:
+        is_open = before is not None and before.open is not None
+        if not is_open and (kept := read_digest(folder, seen)) is not None:
             return Entry(seen, kept)
-        if run is None and late:
+        if late and not is_open:
             raise DeadlineError
         name = folder.name
-        run = run or open_run(name)
+        opened = self._opened.get(name)  # the same one, unless another run has its name now
         try:
-            line = write_digest(run)
-            run.poll()  # discards the events; only the view is needed
+            with opened.current() as run:
+                line = write_digest(run)
         except Exception as error:  # one damaged folder must not hide other runs
             self._broken[name] = seen
             logger.warning("Run %s cannot be read", name, exc_info=True)
             raise NoSuchRunError(f"Run {name} cannot be read: {error}") from error
-        return Entry(seen, line, None if line.status.over else run)
+        return Entry(seen, line, None if line.status.over else opened)
 
     def _forget(self, names: list[str]) -> None:
         """Drop removed runs, and the oldest beyond the limit."""

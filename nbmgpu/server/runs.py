@@ -13,6 +13,7 @@ from nbmgpu.report.text_format import ending_sentence
 
 from .base_handler import Handler
 from .http_errors import ApiError
+from .open_runs import OpenRuns
 from .payloads import RunSummary, StopRequest
 from .run_folders import open_run
 from .run_list import DEFAULT_LIMIT
@@ -36,7 +37,7 @@ class RunHandler(Handler):
     @authorized
     async def get(self, name: str) -> None:
         """Answer with all ``Parts`` of the run."""
-        self.answer(await self.services.run_in_thread(all_parts, name))
+        self.answer(await self.services.run_in_thread(all_parts, self.services.opened, name))
 
     @web.authenticated
     @authorized
@@ -75,11 +76,10 @@ class StopHandler(Handler):
         return request
 
 
-def all_parts(name: str) -> dict[str, Any]:
+def all_parts(opened: OpenRuns, name: str) -> dict[str, Any]:
     """Return all parts of a run."""
-    run = open_run(name)
-    run.refresh()
-    return Snapshot(run).whole()
+    with opened.get(name).current() as run:
+        return Snapshot(run).whole()
 
 
 def summary(name: str) -> RunSummary:

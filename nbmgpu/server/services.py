@@ -32,9 +32,9 @@ class Services:
 
     def __init__(self) -> None:
         """Create the services; threads start with the first request."""
-        self.lines = RunListReader()
-        self.devices = DeviceMonitor()
         self.opened = OpenRuns()
+        self.lines = RunListReader(self.opened)
+        self.devices = DeviceMonitor()
         self._threads = ThreadPoolExecutor(THREADS, "nbmgpu")
         self._action_threads = ThreadPoolExecutor(
             ACTION_THREADS, thread_name_prefix="nbmgpu-action"

@@ -14,8 +14,9 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 from nbmgpu.report.snapshot import Snapshot
 
 from .base_handler import AuthenticatedHandler, to_json
+from .open_runs import OpenRuns
 from .payloads import CloseCode
-from .run_folders import NoSuchRunError, open_run, run_folder
+from .run_folders import NoSuchRunError, run_folder
 from .updates import UpdateReader
 
 UPDATE_INTERVAL = 1.0
@@ -107,7 +108,7 @@ class RunStream(Stream):
 
     async def send_changes(self) -> None:
         """Send the run's ``Parts`` that changed, at first all of them."""
-        reader = await self.services.run_in_thread(RunReader, *self.path_args)
+        reader = await self.services.run_in_thread(RunReader, self.services.opened, *self.path_args)
         while True:
             await self.wait_until_visible()
             text, over = await self.services.run_in_thread(reader.read)
@@ -122,15 +123,16 @@ class RunStream(Stream):
 class RunReader:
     """Reads one run for one client."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, opened: OpenRuns, name: str) -> None:
         """Open the run ``name``.
 
         Raises:
             NoSuchRunError: It does not exist.
         """
         self._name = name
-        self._run = open_run(name)
-        self._snapshot = Snapshot(self._run)
+        self._open = opened.get(name)
+        with self._open.current() as run:
+            self._snapshot = Snapshot(run)
 
     def read(self) -> tuple[str, bool]:
         """Return the parts that changed as JSON, if any, and whether the run is over.
@@ -139,9 +141,9 @@ class RunReader:
             NoSuchRunError: The run was deleted.
         """
         run_folder(self._name)
-        over = self._run.over  # read first, so that the last parts include all events
-        self._run.poll()
-        parts = self._snapshot.changed()
+        with self._open.current() as run:
+            over = run.over  # read first, so that the last parts include all events
+            parts = self._snapshot.changed()
         return to_json(parts) if parts else "", over
 
 

@@ -2,13 +2,12 @@
 
 Each part of ``nbmgpu.report.snapshot`` is a synced trait ``part_<name>``, so that only changed
 parts are sent and a reloaded page is complete; ``labextension/src/view`` draws them. The browser
-sends messages: clicks on Stop, choices such as the open log, and requests for log lines and for
-ranges of a curve at a higher resolution.
+sends messages: clicks on Stop, choices such as the open log, and requests for log lines, for
+ranks of a node and for ranges of a curve at a higher resolution.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +17,10 @@ import traitlets
 
 from nbmgpu.report.curves import CurveLine, CurveRequest, curve_detail
 from nbmgpu.report.log_pages import LogPage, LogRequest
-from nbmgpu.report.snapshot import Snapshot
+from nbmgpu.report.node_rows import RankRequest, rows_on_nodes
+from nbmgpu.report.rank_rows import RankRow
+from nbmgpu.report.snapshot import Snapshot, plain_data
+from nbmgpu.report.stopping import stopping
 from nbmgpu.runs.polling import PANEL
 from nbmgpu.runs.run import Run
 
@@ -76,12 +78,15 @@ class RunPanel(anywidget.AnyWidget):
                 self.choices = {**self.choices, key: value}
             case {"kind": "ask", "id": number, "logs": dict(request)}:
                 self._answer(number, self._snapshot.logs.page(LogRequest(**request)))
+            case {"kind": "ask", "id": number, "ranks": dict(request)}:
+                stop = bool(stopping(self._run, self._run.view.state))
+                found = rows_on_nodes(self._run, RankRequest(**request), time.time(), stop)
+                self._answer(number, found)
             case {"kind": "ask", "id": number, "curve": dict(request)}:
                 self._answer(number, curve_detail(self._run.view, CurveRequest(**request)))
 
-    def _answer(self, number: int, answer: LogPage | CurveLine | None) -> None:
-        plain = dataclasses.asdict(answer) if answer else None
-        self.send({"kind": "answer", "id": number, "answer": plain})
+    def _answer(self, number: int, answer: LogPage | CurveLine | list[RankRow] | None) -> None:
+        self.send({"kind": "answer", "id": number, "answer": plain_data(answer)})
 
     def __repr__(self) -> str:
         """Return a text for front ends without widgets."""

@@ -60,12 +60,15 @@ export interface CellLine {
 
 /**
  * Another rank than the one that failed first: how it ended, and its exception if any.
+ *
+ * `alike` counts further ranks that ended with the same exception, or all without one.
  */
 export interface OtherRank {
   rank: number;
   label: string;
   error: string;
   traceback: string;
+  alike: number;
 }
 
 /** Why a run failed. */
@@ -132,6 +135,39 @@ export interface LogPage {
   lines: LogLine[];
 }
 
+/** The row of a machine. */
+export interface NodeRow {
+  /** its number, from 0. */
+  node: number;
+  /** its host name, empty until one of its ranks has started. */
+  name: string;
+  /** its first rank, and the number of its ranks. */
+  first: number;
+  /** its first rank, and the number of its ranks. */
+  ranks: number;
+  /** the states of its ranks: `running`, or `7 running, 1 failed (exit 1)`. */
+  label: string;
+  /** the worst of its ranks. */
+  tone: Tone;
+  /** the smallest of its ranks. */
+  step: number;
+  /** the median of its ranks, formatted. */
+  step_time: string;
+  /** whether the straggler is one of its ranks. */
+  slowest: boolean;
+  /** the largest of its ranks; `gpu_memory` is None where there is no GPU. */
+  memory: Meter;
+  /** the largest of its ranks; `gpu_memory` is None where there is no GPU. */
+  gpu_memory: Meter | null;
+  /** that of one of its ranks, and how many others have one; or empty. */
+  warning: string;
+}
+
+/** A request for the rows of the ranks on `nodes`, by number. */
+export interface RankRequest {
+  nodes: number[];
+}
+
 /** A progress bar: its label, its count, and its fraction (-1 when unknown). */
 export interface Bar {
   key: string;
@@ -193,6 +229,7 @@ export interface RunLine {
   status: RunStatus;
   strategy: string;
   world_size: number;
+  /** each name once; nodes have the same ones. */
   devices: string[];
   /** the first line of the cell that says what it does; empty if the cell is gone. */
   title: string;
@@ -252,6 +289,7 @@ export interface Parts {
   curves: Curves;
   throughput: Throughput;
   ranks: RankRow[];
+  nodes: NodeRow[];
   shards: ShardTable;
   logs: LogSize[];
   external: ExternalView[];

@@ -6,7 +6,9 @@ import type {
   CurveRequest,
   LogPage,
   LogRequest,
-  Parts
+  Parts,
+  RankRequest,
+  RankRow
 } from '../generated/report';
 import type {
   Catalogue,
@@ -63,6 +65,11 @@ export class RunsServer {
   /** A range of a metric at a higher resolution; null if it has no points. */
   curve(id: string, { name, first, last }: CurveRequest): Promise<CurveLine | null> {
     return this.getJson(runRoute(id, 'curve'), { name, first, last });
+  }
+
+  /** The ranks on some nodes of a run. */
+  ranks(id: string, { nodes }: RankRequest): Promise<RankRow[]> {
+    return this.getJson(runRoute(id, 'ranks'), { nodes: nodes.join() });
   }
 
   /** A page of a run's logs. */

@@ -6,7 +6,9 @@ import type {
   LogPage,
   LogRequest,
   PartName,
-  Parts
+  Parts,
+  RankRequest,
+  RankRow
 } from '../view/source';
 import type { RunsServer } from './runs';
 import { Stream, type StreamState } from './stream';
@@ -62,6 +64,10 @@ export class ServerRunSource implements IRunSource {
 
   logs(request: LogRequest): Promise<LogPage> {
     return this.server.logs(this.runId, request);
+  }
+
+  ranks(request: RankRequest): Promise<RankRow[]> {
+    return this.server.ranks(this.runId, request);
   }
 
   detail(request: CurveRequest): Promise<CurveLine | null> {

@@ -107,23 +107,25 @@ export class KeyedList<Item> {
 export function addArrowKeyNavigation(
   bar: HTMLElement,
   selector: string,
-  onFocus?: (node: HTMLElement) => void
+  onFocus?: (node: HTMLElement) => void,
+  [previous, next]: [string, string] = ['ArrowLeft', 'ArrowRight']
 ) {
   bar.addEventListener('keydown', event => {
     const all = [...bar.querySelectorAll<HTMLElement>(selector)];
     const at = all.indexOf(document.activeElement as HTMLElement);
     const to = {
-      ArrowRight: at + 1,
-      ArrowLeft: at - 1,
+      [next]: at + 1,
+      [previous]: at - 1,
+
       Home: 0,
       End: all.length - 1
     }[event.key];
     if (at < 0 || to === undefined) {
       return;
     }
-    const next = all[(to + all.length) % all.length];
-    next.focus();
-    onFocus?.(next);
+    const chosen = all[(to + all.length) % all.length];
+    chosen.focus();
+    onFocus?.(chosen);
     event.preventDefault();
   });
 }

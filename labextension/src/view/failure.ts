@@ -57,7 +57,13 @@ function card(cause: Cause, trans: ITranslate): Node[] {
   const others = cause.others.filter(other => other.label);
   if (others.length) {
     parts.push(
-      details(trans.__('Other ranks (%1)', others.length), ...others.map(otherRank))
+      details(
+        trans.__(
+          'Other ranks (%1)',
+          others.reduce((sum, other) => sum + 1 + other.alike, 0)
+        ),
+        ...others.map(other => otherRank(other, trans))
+      )
     );
   }
   return parts;
@@ -101,10 +107,11 @@ function details(title: string, ...children: Node[]): HTMLElement {
   return make('details', 'unfold', {}, make('summary', '', {}, title), ...children);
 }
 
-function otherRank(other: OtherRank): HTMLElement {
-  const text = [`rank ${other.rank}: ${other.label}`, other.error]
-    .filter(Boolean)
-    .join('. ');
+function otherRank(other: OtherRank, trans: ITranslate): HTMLElement {
+  const name = other.alike
+    ? trans.__('rank %1 and %2 more', other.rank, other.alike)
+    : trans.__('rank %1', other.rank);
+  const text = [`${name}: ${other.label}`, other.error].filter(Boolean).join('. ');
   if (!other.traceback) {
     return make('div', 'other', {}, text);
   }

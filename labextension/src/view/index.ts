@@ -10,5 +10,7 @@ export type {
   LogPage,
   LogRequest,
   PartName,
-  Parts
+  Parts,
+  RankRequest,
+  RankRow
 } from './source';

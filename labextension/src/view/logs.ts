@@ -1,4 +1,3 @@
-import type { RankRow } from '../generated/report';
 import {
   button,
   uniqueId,
@@ -17,6 +16,9 @@ const CLOSED = -2;
 
 /** Maximum number of ranks whose tabs have the prefix "rank". */
 const MAX_LONG_LABELS = 8;
+
+/** Number of ranks above which only some have a tab, and a field opens the others. */
+const MAX_TABS = 32;
 
 /** Milliseconds between the last input and the search. */
 const DEBOUNCE = 200;
@@ -58,6 +60,23 @@ function create(context: ISectionContext): ISectionView {
     }
   );
 
+  const number = make('input', 'log-rank', {
+    type: 'number',
+    min: '0',
+    placeholder: trans.__('rank'),
+    'aria-label': trans.__('Rank whose log is shown')
+  });
+  const openNumber = () => {
+    if (number.value && number.checkValidity()) {
+      select(number.valueAsNumber);
+    }
+  };
+  number.addEventListener('change', openNumber);
+  number.addEventListener('keydown', event => {
+    if (event.key === 'Enter') {
+      openNumber(); // outside of forms, not every browser emits a change then
+    }
+  });
   const search = make('input', 'search', {
     type: 'search',
     placeholder: trans.__('Search'),
@@ -85,7 +104,14 @@ function create(context: ISectionContext): ISectionView {
     'section',
     'logs',
     { 'aria-label': trans.__('Logs') },
-    make('div', 'tabs', {}, make('span', 'tabs-title', {}, trans.__('Logs')), bar),
+    make(
+      'div',
+      'tabs',
+      {},
+      make('span', 'tabs-title', {}, trans.__('Logs')),
+      bar,
+      number
+    ),
     panel
   );
 
@@ -150,11 +176,13 @@ function create(context: ISectionContext): ISectionView {
   });
 
   const update = () => {
-    const rows = read('ranks');
     tabs.update([
       { rank: ALL, tone: '', label: trans.__('all'), name: labelOf(ALL) },
-      ...rows.map(row => ({ ...tabOf(row), name: labelOf(row.rank) }))
+      ...shownRanks().map(rank => ({ ...tabOf(rank), name: labelOf(rank) }))
     ]);
+    const count = read('logs').length;
+    number.hidden = count <= MAX_TABS;
+    setAttribute(number, 'max', String(count - 1));
     panel.hidden = selected === CLOSED;
     const url = selected === CLOSED ? null : (source.downloadUrl?.(selected) ?? null);
     if (url) {
@@ -165,13 +193,20 @@ function create(context: ISectionContext): ISectionView {
     }
     grow();
   };
-  const tabOf = (row: RankRow) => ({
-    rank: row.rank,
-    tone: row.tone,
+  /** All ranks, or the first and the selected one of many. */
+  const shownRanks = () => {
+    const count = read('logs').length;
+    if (count > MAX_TABS) {
+      return selected > 0 ? [0, selected] : [0];
+    }
+    return Array.from({ length: count }, (_, rank) => rank);
+  };
+  // There are no rows of ranks in a run on several machines.
+  const tabOf = (rank: number) => ({
+    rank,
+    tone: read('ranks')[rank]?.tone ?? '',
     label:
-      read('ranks').length <= MAX_LONG_LABELS
-        ? trans.__('rank %1', row.rank)
-        : String(row.rank)
+      shownRanks().length <= MAX_LONG_LABELS ? trans.__('rank %1', rank) : String(rank)
   });
 
   let size = '';

@@ -3,6 +3,7 @@ import { external } from './external';
 import { failure } from './failure';
 import { header } from './header';
 import { logs } from './logs';
+import { nodes } from './nodes';
 import { notices } from './notices';
 import { progress } from './progress';
 import { ranks } from './ranks';
@@ -17,6 +18,7 @@ export const SECTIONS: ISection[] = [
   progress,
   charts,
   ranks,
+  nodes,
   shards,
   logs,
   external

@@ -4,7 +4,9 @@ import type {
   CurveRequest,
   LogPage,
   LogRequest,
-  Parts
+  Parts,
+  RankRequest,
+  RankRow
 } from '../generated/report';
 
 export type {
@@ -12,7 +14,9 @@ export type {
   CurveRequest,
   LogPage,
   LogRequest,
-  Parts
+  Parts,
+  RankRequest,
+  RankRow
 } from '../generated/report';
 
 /**
@@ -34,6 +38,9 @@ export interface IRunSource {
 
   /** A page of the logs. */
   logs(request: LogRequest): Promise<LogPage>;
+
+  /** The ranks on some nodes of a run on several machines. */
+  ranks(request: RankRequest): Promise<RankRow[]>;
 
   /** A range of a metric at a higher resolution; optional. */
   detail?(request: CurveRequest): Promise<CurveLine | null>;

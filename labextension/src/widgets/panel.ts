@@ -10,7 +10,9 @@ import {
   type IRunSource,
   type LogPage,
   type LogRequest,
-  type PartName
+  type PartName,
+  type RankRequest,
+  type RankRow
 } from '../view';
 
 /** The part of an anywidget model that is used here. */
@@ -61,6 +63,10 @@ class ModelSource implements IRunSource {
 
   logs(request: LogRequest): Promise<LogPage> {
     return this.ask({ logs: request }) as Promise<LogPage>;
+  }
+
+  ranks(request: RankRequest): Promise<RankRow[]> {
+    return this.ask({ ranks: request }) as Promise<RankRow[]>;
   }
 
   detail(request: CurveRequest): Promise<CurveLine | null> {

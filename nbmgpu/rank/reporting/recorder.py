@@ -1,5 +1,8 @@
 """Curves, progress and notices of one rank, written at most ten times a second.
 
+With many ranks, less often, with more points at a time: kernel, server and launcher read the events
+of all ranks.
+
 A metric on a GPU stays a tensor until the buffered points are written.  Then all of them are copied
 to the host, and written when the copy is done: training never waits for them.
 """
@@ -25,7 +28,13 @@ if TYPE_CHECKING:
     from nbmgpu.rank.restart import RestartRequest
 
 INTERVAL = 0.1
-"""Seconds between writes."""
+"""Seconds between writes, with few ranks."""
+
+FEW_RANKS = 16
+"""Ranks above which each rank writes less often."""
+
+LONGEST_INTERVAL = 1.0
+"""Maximum seconds between writes, which a killed rank loses; heartbeats are as far apart."""
 
 MAX_PENDING = 4096
 """Maximum number of buffered points."""
@@ -49,9 +58,10 @@ class Recorder:
         drops_metrics: whether points are dropped, as the run that this one resumes has them.
     """
 
-    def __init__(self, events: EventWriter) -> None:
-        """Write to ``events``."""
+    def __init__(self, events: EventWriter, world_size: int = 1) -> None:
+        """Write to ``events``, as one of ``world_size`` ranks."""
         self.events = events
+        self._interval = write_interval(world_size)
         self.last_steps: dict[str, int] = {}
         self.drops_metrics = False
         self._points: dict[str, list[tuple[int, Any, float]]] = {}
@@ -109,7 +119,7 @@ class Recorder:
 
     def maybe_flush(self) -> None:
         """Write the buffered events if the buffer is full or the interval has passed."""
-        if self._pending >= MAX_PENDING or time.monotonic() - self._flushed > INTERVAL:
+        if self._pending >= MAX_PENDING or time.monotonic() - self._flushed > self._interval:
             self._write(wait=False)
 
     def flush(self) -> None:
@@ -130,6 +140,11 @@ class Recorder:
             )
         for key, fields in bars.items():
             self.events.emit(Progress, key=key, **fields)
+
+
+def write_interval(world_size: int) -> float:
+    """Return the seconds between two writes of one of ``world_size`` ranks."""
+    return min(LONGEST_INTERVAL, INTERVAL * max(1.0, world_size / FEW_RANKS))
 
 
 def check_metrics(values: Mapping[str, Any]) -> dict[str, float | torch.Tensor]:

@@ -15,6 +15,7 @@ from .curves import CurvesView, ThroughputView
 from .external import LOG, ExternalViews, installed_views
 from .failure import FailureView
 from .logs import LogsView
+from .nodes import NodesView
 from .notices import NoticesView
 from .progress import ProgressView
 from .ranks import RanksView
@@ -30,6 +31,7 @@ BUILT_IN: dict[str, type[PanelView]] = {
     "curves": CurvesView,
     "throughput": ThroughputView,
     "ranks": RanksView,
+    "nodes": NodesView,
     "shards": ShardsView,
     "logs": LogsView,
     "external": ExternalViews,
