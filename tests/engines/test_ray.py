@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -12,8 +14,9 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from idioms.comparison import assert_equal
+from idioms.comparison import assert_equal, compare_whole_batches
 from idioms.tables import BY_NAME
+from idioms.whole_batch import CELLS
 from ray_cluster import RayCluster, started_ray
 from several_nodes import WAIT, children, started, wait
 
@@ -29,14 +32,15 @@ ON_TWO_NODES: dict[str, Any] = {"engine": "ray", "nodes": 2, "gpus": 2, "cpu": T
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    """Start a node that sees this machine's files, and one that does not see those of tests."""
-    with started_ray({"near": None, "apart": tmp_path_factory.getbasetemp()}) as cluster:
+    """Start two nodes that do not see the files of tests."""
+    hidden = tmp_path_factory.getbasetemp()
+    with started_ray({"apart1": hidden, "apart2": hidden}) as cluster:
         yield cluster
 
 
 @pytest.fixture(autouse=True)
 def folders(cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep runs and notebook in folders that the second node does not see."""
+    """Keep runs and notebook in folders that nodes do not see."""
     monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path / "runs"))
     (tmp_path / "notebook").mkdir()
     monkeypatch.chdir(tmp_path / "notebook")
@@ -50,7 +54,7 @@ def folders(cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=matrix)])
 def test_the_numbers_are_those_of_one_device(strategy: str) -> None:
     result = assert_equal(BY_NAME["AdamW"], strategy=strategy, **ON_TWO_NODES)
-    assert {view.host for view in result.run.view.ranks} == {"near", "apart"}
+    assert {view.host for view in result.run.view.ranks} == {"apart1", "apart2"}
 
 
 def test_results_logs_and_curves_come_from_a_node_that_sees_no_files() -> None:
@@ -85,14 +89,58 @@ def test_stop_writes_partial_results_back() -> None:
 
 
 def test_an_error_on_a_node_that_sees_no_files_names_it_and_the_line() -> None:
-    cell = "import socket\nif socket.gethostname() == 'apart':\n    raise KeyError('here')\n" + WAIT
+    cell = (
+        "import socket\nif socket.gethostname() == 'apart2':\n    raise KeyError('here')\n" + WAIT
+    )
     with pytest.raises(KeyError, match="here") as caught:
-        nbmgpu.run(cell, {"__name__": "__main__"}, **ON_TWO_NODES)
-    assert "on apart raised KeyError, line 3 of the cell" in str(caught.value.__cause__)
+        nbmgpu.run(cell + WAIT, {"__name__": "__main__"}, **ON_TWO_NODES)
+    assert "on apart2 raised KeyError, line 3 of the cell" in str(caught.value.__cause__)
+
+
+def test_a_run_after_a_dry_run() -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    nbmgpu.run("value = 1", names, dry_run=True, **ON_TWO_NODES)
+    nbmgpu.run("value = 2", names, **ON_TWO_NODES)
+    assert names["value"] == 2
+
+
+@matrix
+def test_a_cell_with_dropout_starts_again_with_whole_batches() -> None:
+    cell = next(each for each in CELLS if each.name == "dropout")
+    result = compare_whole_batches(cell, exact="auto", **ON_TWO_NODES)
+    result.assert_equal()
+    assert "restarted" in result.run.view.notices
+
+
+KERNEL = """
+import time
+import nbmgpu
+from nbmgpu.serialization import container
+container.write = lambda *_, **__: time.sleep(100)  # as of many gigabytes
+nbmgpu.run("1", {"__name__": "__main__"}, engine="ray", gpus=1, cpu=True)
+"""
+
+
+@matrix
+def test_a_kernel_that_is_killed_before_it_has_sent_all_data_fails_the_run(tmp_path: Path) -> None:
+    kernel = subprocess.Popen([sys.executable, "-c", KERNEL])
+    wait(lambda: [*tmp_path.glob("runs/*/events/launcher.jsonl")])
+    kernel.kill()
+    kernel.wait()
+    (folder,) = tmp_path.glob("runs/*")
+    reader = Run(folder)
+
+    def ended() -> bool:
+        reader.refresh()
+        return reader.over
+
+    wait(ended)
+    assert reader.view.ended is not None
+    assert "The kernel has ended" in reader.view.ended.detail
 
 
 def test_checkpoints_need_a_folder_that_all_nodes_share() -> None:
-    with pytest.raises(LaunchError, match=r"Node apart does not see .*NBMGPU_RUNS"):
+    with pytest.raises(LaunchError, match=r"Node apart. does not see .*NBMGPU_RUNS"):
         nbmgpu.run("1", {"__name__": "__main__"}, checkpoint_every="1h", **ON_TWO_NODES)
 
 

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
+
+import psutil
 
 from nbmgpu.system.parent_death import adopt_orphans
 
 from .ended_launcher import kill_orphans, report_end
+
+ORPHANS_TIMEOUT = 10.0
+"""Seconds in which all that a killed launcher leaves behind is ended."""
 
 
 def guard_launcher(folder: Path, launch: Callable[[int], None]) -> None:
@@ -34,6 +40,8 @@ def guard_launcher(folder: Path, launch: Callable[[int], None]) -> None:
     pid, status = os.waitpid(-1, 0)
     while pid != launcher:
         pid, status = os.waitpid(-1, 0)
-    kill_orphans(lambda pid: False)
+    deadline = time.monotonic() + ORPHANS_TIMEOUT
+    while psutil.Process().children() and time.monotonic() < deadline:
+        kill_orphans(lambda pid: False)  # what they had started comes to this process
     if status:
         report_end(folder, os.waitstatus_to_exitcode(status))

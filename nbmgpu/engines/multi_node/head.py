@@ -23,6 +23,8 @@ from .launch_file import LaunchFile
 from .node_processes import NodeProcesses
 from .remote_ranks import RemoteRanks
 
+SIGNALS = (STOP, FORCE_STOP, signal.SIGTERM)
+
 ENDED_BY_SCHEDULER = (
     "The scheduler has ended the job: its time limit, preemption, or a cancellation."
 )
@@ -36,6 +38,9 @@ def run_head(folder: Path, start_nodes: Callable[[int], NodeProcesses]) -> None:
         start_nodes: starts one node launcher per node, given the port of the store.
     """
     run = Run(folder)
+    early: list[int] = []
+    for sig in SIGNALS:
+        signal.signal(sig, lambda number, _: early.append(number))
     events = EventWriter(run.events_path("launcher"), LAUNCHER)
     events.emit(Started, **own_process())
     os.environ[KEY_VARIABLE] = key = LaunchFile.read(folder).key
@@ -47,6 +52,8 @@ def run_head(folder: Path, start_nodes: Callable[[int], NodeProcesses]) -> None:
     termination = Termination(ranks, folder, FinalCheckpoint(run, events))
     _handle_signals(run, termination)
     try:
+        for number in early:
+            os.kill(os.getpid(), number)
         if stop_request(folder) is not None:  # while the job was in the queue
             termination.start("stopped", force=True)
         supervise(run, ranks, events, termination)
@@ -70,5 +77,5 @@ def _handle_signals(run: Run, termination: Termination) -> None:
         else:
             termination.start("stopped", ENDED_BY_SCHEDULER)
 
-    for sig in (STOP, FORCE_STOP, signal.SIGTERM):
+    for sig in SIGNALS:
         signal.signal(sig, handle)

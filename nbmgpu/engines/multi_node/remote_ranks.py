@@ -15,6 +15,9 @@ from .node_processes import NodeProcesses
 GRACE = 1.0
 """Seconds in which the last reports of node launchers arrive after they have ended."""
 
+KILL_TIMEOUT = 10.0
+"""Seconds after which ranks that were killed count as ended, also if no node reports it."""
+
 JOIN_TIMEOUT = 60.0
 """Seconds in which all nodes reach the head, once the first one has."""
 
@@ -33,6 +36,8 @@ class RemoteRanks(RankProcesses):
         self._store = store
         self._signals = self._read = 0
         self._exited: float | None = None
+        self._noticed: int | None = None
+        self._killed: float | None = None
         self._joined: list[str] = []
         self._first_joined: float | None = None
         self._nodes_ended: float | None = None
@@ -48,20 +53,28 @@ class RemoteRanks(RankProcesses):
         lines = self._store.get(EXITS).splitlines()
         if len(lines) > self._read:
             self._exited = self._exited or time.monotonic()
+            self._noticed = self._noticed or len(lines)
             if not self._nodes.have_copied(self._exited):  # their last events
-                return []
-            self._exited = None
+                return self._given_up()
         ended = []
-        for rank, code in (map(int, line.split()) for line in lines[self._read :]):
+        for rank, code in (map(int, line.split()) for line in lines[self._read : self._noticed]):
             if rank in self._left:  # a node launcher that ends leaves lines for all of its ranks
                 self._left.remove(rank)
                 ended.append((rank, code))
-        self._read = len(lines)
+        self._read, self._exited, self._noticed = self._noticed or self._read, None, None
         if self._left and self._nodes.ended and not ended:
             self._nodes_ended = self._nodes_ended or time.monotonic()
             if time.monotonic() - self._nodes_ended > GRACE:
                 ended = [(rank, -signal.SIGKILL) for rank in sorted(self._left)]
                 self._left.clear()
+        return ended or self._given_up()
+
+    def _given_up(self) -> list[tuple[int, int]]:
+        """Return the ranks that nobody reports long after they were killed: none were started."""
+        if self._killed is None or time.monotonic() - self._killed < KILL_TIMEOUT:
+            return []
+        ended = [(rank, -signal.SIGKILL) for rank in sorted(self._left)]
+        self._left.clear()
         return ended
 
     def problem(self) -> str:
@@ -89,6 +102,8 @@ class RemoteRanks(RankProcesses):
 
     def signal(self, sig: signal.Signals, others: bool = False) -> None:
         """Let node launchers signal their ranks."""
+        if sig == signal.SIGKILL and not others:
+            self._killed = self._killed or time.monotonic()
         key = SIGNAL.format(self._signals)
         self._store.call("set", key, f"{int(sig)} {int(others)}")
         self._signals += 1

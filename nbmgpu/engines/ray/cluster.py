@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from nbmgpu.engines.base import RunHandle
 from nbmgpu.errors import LaunchError, format_message
 from nbmgpu.rank.command_line import start_variables
@@ -56,9 +58,12 @@ class Cluster:
     dashboard: str = ""
 
     def gpus_per_node(self, nodes: int) -> int:
-        """Return how many GPUs each of ``nodes`` nodes has; 0 if there are fewer with GPUs."""
+        """Return how many GPUs each of ``nodes`` nodes has.
+
+        If there are fewer with GPUs, the cluster has to grow: by nodes like its largest one.
+        """
         gpus = sorted((int(node.gpus) for node in self.nodes), reverse=True)
-        return gpus[nodes - 1] if nodes <= len(gpus) else 0
+        return (gpus[nodes - 1] if nodes <= len(gpus) else 0) or max(gpus, default=0)
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,7 @@ class HeadProcess:
     def __init__(self, address: str) -> None:
         """Start the process."""
         self.address = address
+        self._cluster: Cluster | None = None
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "nbmgpu.engines.ray.head", f"--address={address}"],
@@ -113,6 +119,10 @@ class HeadProcess:
         Raises:
             LaunchError: it cannot connect.
         """
+        self._cluster = self._cluster or self._read_cluster()
+        return self._cluster
+
+    def _read_cluster(self) -> Cluster:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
@@ -130,13 +140,23 @@ class HeadProcess:
         raise LaunchError(format_message(what, instead="--engine-option address=host:6379"))
 
     def begin(self, folder: Path) -> Head:
-        """Let it run the run in ``folder``."""
+        """Let it run the run in ``folder``.
+
+        Raises:
+            LaunchError: it cannot connect, or has ended.
+        """
         assert self._process.stdin is not None
+        self.cluster()
         pid = self._process.pid
-        fields = {"pid": pid, "create_time": creation_time(pid)}
-        write_atomically(folder / HEAD_FILE, json.dumps(fields))
-        request = HeadRequest.of_this_process(folder)
-        self._process.stdin.write(json.dumps(dataclasses.asdict(request)) + "\n")
+        request = json.dumps(dataclasses.asdict(HeadRequest.of_this_process(folder)))
+        try:
+            fields = {"pid": pid, "create_time": creation_time(pid)}
+            write_atomically(folder / HEAD_FILE, json.dumps(fields))
+            self._process.stdin.write(f"{request}\n")
+            self._process.stdin.flush()
+        except (BrokenPipeError, psutil.NoSuchProcess):
+            what = NOT_CONNECTED.format(address="", error="its process has ended")
+            raise LaunchError(format_message(what, instead="the cell once more")) from None
         self.close()
         return Head(folder)
 
@@ -167,8 +187,11 @@ class Head(RunHandle):
         """Return why the ranks will never start; empty as long as they may."""
         if self.alive:
             return ""
-        log = (self._folder / "logs" / "launcher.log").read_text(errors="replace").strip()
-        return NEVER_STARTED.format(log=log[-2000:] or "nothing")
+        text = ""
+        with suppress(FileNotFoundError):
+            log = self._folder / "logs" / "launcher.log"
+            text = log.read_text(errors="replace").strip()
+        return NEVER_STARTED.format(log=text[-2000:] or "nothing")
 
     def status(self) -> str:
         """Return what the head waits for; empty if it does not wait for room in the cluster."""

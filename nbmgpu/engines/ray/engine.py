@@ -51,9 +51,14 @@ class RayEngine(Engine):
         self._next = head = self._connected(wanted.address)
         cluster = head.cluster()
         nodes = options.nodes or 1
-        placement = place_on_nodes(
-            options, lambda: cluster.gpus_per_node(nodes), wanted.cpus_per_rank
-        )
+
+        def gpus_per_node() -> int:
+            gpus = cluster.gpus_per_node(nodes)
+            if not gpus and wanted.accelerator_type and isinstance(options.gpus, int):
+                return options.gpus  # the cluster has to grow
+            return gpus
+
+        placement = place_on_nodes(options, gpus_per_node, wanted.cpus_per_rank)
         if not cluster.dashboard:
             return placement
         notice = f"{placement.notice} Ray's dashboard: http://{cluster.dashboard}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,14 @@ TOO_LARGE = (
 Call = Callable[..., Any]
 """Calls a method of the node's actor, by its name, and returns what it returns."""
 
+PART = ".{}.part"
+"""Name of a file of which a part is missing."""
+
 FIRST_FILES = ("run.json", "cell.py", LAUNCH_FILE)
+
+
+class NodeError(Exception):
+    """Why a run cannot go on; the message is for the user."""
 
 
 class FolderCopy:
@@ -50,37 +59,39 @@ class FolderCopy:
         self._folder = folder
         self._call = call
         self.bundle_sent = False
+        self._offset = len(container.MAGIC)
         self._request = b""
         files = {name: (folder / name).read_bytes() for name in FIRST_FILES} | {"bundle": b""}
         self.path: str = call("copy_folder", folder.name, files, modules_in(cwd), python)
 
     def send(self, bundle: str) -> None:
-        """Send what ranks read: the bundle once it is complete, and requests for stacks."""
+        """Send what ranks read: the next part of the bundle, and requests for stacks."""
         if not self.bundle_sent and container.is_complete(bundle):
-            self._send_bundle(bundle)
-            self.bundle_sent = True
+            self._send_part(bundle)
         path = request_path(self._folder)
         request = path.read_bytes() if path.exists() else b""
         if request != self._request:
             self._call("write", str(path.relative_to(self._folder)), 0, request)
             self._request = request
 
-    def _send_bundle(self, bundle: str) -> None:
-        """Send the bundle, and the first bytes last: ranks wait for them."""
-        start = len(container.MAGIC)
+    def _send_part(self, bundle: str) -> None:
+        """Send a part of the bundle; the first bytes come last, as ranks wait for them."""
         with open(bundle, "rb") as file:
-            file.seek(start)
-            while content := file.read(CHUNK):
-                self._call("write", "bundle", file.tell() - len(content), content)
+            file.seek(self._offset)
+            if content := file.read(CHUNK):
+                self._call("write", "bundle", self._offset, content)
+                self._offset += len(content)
+                return
             file.seek(0)
-            self._call("write", "bundle", 0, file.read(start))
+            self._call("write", "bundle", 0, file.read(len(container.MAGIC)))
+        self.bundle_sent = True
 
     def receive(self, changes: list[Change]) -> None:
         """Write what has changed in the copy."""
         for name, offset, content, complete in changes:
             path = self._folder / name
             grows = Path(name).parts[0] in APPENDED
-            target = path if grows else path.with_name(f".{path.name}.part")
+            target = path if grows else path.with_name(PART.format(path.name))
             path.parent.mkdir(mode=0o700, exist_ok=True)
             with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
                 file.seek(offset)
@@ -89,20 +100,27 @@ class FolderCopy:
             if complete and not grows:
                 target.replace(path)
 
+    def close(self) -> None:
+        """Remove files of which a part is missing."""
+        for path in self._folder.rglob(PART.format("*")):
+            path.unlink(missing_ok=True)
 
+
+@functools.cache
 def modules_in(folder: str) -> dict[str, bytes]:
     """Return the Python files in ``folder``, by their paths in it.
 
     Raises:
-        RuntimeError: they are too large to be sent.
+        NodeError: they are too large to be sent.
     """
     found: dict[str, bytes] = {}
     size = 0
     for place, folders, names in os.walk(folder):
         folders[:] = [each for each in folders if each[0] != "." and each not in NOT_SENT]
-        for path in (Path(place, name) for name in names if name.endswith(".py")):
-            size += path.stat().st_size
-            if size > MAX_MODULES:
-                raise RuntimeError(TOO_LARGE.format(folder=folder, limit=MAX_MODULES >> 20))
-            found[str(path.relative_to(folder))] = path.read_bytes()
+        for path in (Path(place, n) for n in names if n.endswith(".py") and n[0] != "."):
+            with suppress(OSError):  # a link that leads nowhere
+                size += path.stat().st_size
+                if size > MAX_MODULES:
+                    raise NodeError(TOO_LARGE.format(folder=folder, limit=MAX_MODULES >> 20))
+                found[str(path.relative_to(folder))] = path.read_bytes()
     return found

@@ -15,15 +15,18 @@ from ray.exceptions import RayActorError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from nbmgpu.engines.local.processes import KERNEL_ENDED
 from nbmgpu.engines.multi_node import EXITS, PROBLEMS
 from nbmgpu.engines.multi_node.launch_file import LAUNCH_FILE
 from nbmgpu.rank.store.store_address import StoreAddress
 from nbmgpu.rank.store.store_client import StoreClient
 from nbmgpu.runs.run import Run
+from nbmgpu.serialization import container
+from nbmgpu.system.processes import process_is_alive
 
 from . import node_actor
 from .cluster import HeadRequest
-from .folder_copy import FolderCopy
+from .folder_copy import FolderCopy, NodeError
 
 END_TIMEOUT = 10.0
 """Seconds that node launchers may take to end after their ranks."""
@@ -80,7 +83,7 @@ class RayNodes:
 
     def have_copied(self, since: float) -> bool:
         """Return whether this machine has all files as nodes had them at ``since``."""
-        return all(node.code is not None or node.copied_at > since for node in self._nodes)
+        return all(node.code is not None or node.has_copied(since) for node in self._nodes)
 
     def end(self) -> None:
         """End actors, and give their resources back."""
@@ -98,21 +101,25 @@ class Node:
     Attributes:
         code: exit code of the node launcher; None as long as it may run.
         output: what it has printed last.
-        copied_at: time, of ``time.monotonic()``, as of which the files of the node are here.
     """
 
     def __init__(self, run: Run, rank: int, group: PlacementGroup, start: NodeStart) -> None:
         """Prepare the node with the number ``rank``."""
         self.code: int | None = None
         self.output = ""
-        self.copied_at = 0.0
+        self._copied_at = 0.0
         self.thread = threading.Thread(target=self._run, daemon=True)
         self._record, self._folder, self._rank = run.record, run.folder, rank
         self._strategy = PlacementGroupSchedulingStrategy(group, rank)
         self._given = start
         self._name = f"number {rank}"
         self._copy: FolderCopy | None = None
+        self._bundle = False
         self._actor: Any = None
+
+    def has_copied(self, since: float) -> bool:
+        """Return whether this machine has all files as the node had them at ``since``."""
+        return self._copy is None or self._copied_at > since
 
     def _run(self) -> None:
         try:
@@ -121,6 +128,8 @@ class Node:
                 self._poll()
         except RayActorError as error:
             self._report(LOST.format(node=self._name, error=str(error).partition("\n")[0]))
+        except NodeError as error:
+            self._report(str(error))
         except Exception as error:  # whatever it is, the run must end with it
             self._report(f"Node {self._name} has failed: {error}")
 
@@ -144,7 +153,7 @@ class Node:
         if not visible:
             values = self._record.options.values
             if values.get("checkpoint_every") or values.get("resume"):
-                raise RuntimeError(NO_CHECKPOINTS.format(node=self._name, folder=self._folder))
+                raise NodeError(NO_CHECKPOINTS.format(node=self._name, folder=self._folder))
             self._copy = FolderCopy(self._folder, cwd, self._call, python)
             folder = self._copy.path
             variables = {name: variables[name] for name in ("PYTHONHASHSEED", "PYTHONSAFEPATH")}
@@ -174,17 +183,27 @@ class Node:
     def _poll(self) -> None:
         """Wait for the node for a while; bring files here and there."""
         begun = time.monotonic()
+        self._require_bundle()
         waits = self._copy is not None and not self._copy.bundle_sent
         code, self.output, changes = self._call("poll", BRIEF if waits else LONG)
         if self._copy is not None:
             self._copy.receive(changes)
             self._copy.send(self._record.storage.bundle)
         if all(complete for *_, complete in changes):
-            self.copied_at = begun
+            self._copied_at = begun
         self.code = code
+
+    def _require_bundle(self) -> None:
+        """Raise an error if the kernel has ended before the bundle was complete."""
+        kernel = self._record.kernel
+        self._bundle = self._bundle or container.is_complete(self._record.storage.bundle)
+        if not (self._bundle or process_is_alive(kernel.pid, kernel.create_time)):
+            raise NodeError(KERNEL_ENDED)
 
     def end(self) -> None:
         """End the actor and what it has started."""
+        if self._copy is not None:
+            self._copy.close()
         if self._actor is not None:
             try:
                 ray.get(self._actor.end.remote(), timeout=END_TIMEOUT)
