@@ -37,6 +37,20 @@ class RunStorage:
     bundle: Storage
     results: tuple[Storage, ...]
 
+    @classmethod
+    def in_files(cls, folder: Path, nbytes: int, world_size: int) -> RunStorage:
+        """Return files in the run folder; see ``Engine.allocate``."""
+        from nbmgpu.serialization.storage import allocate_file
+
+        bundle = allocate_file(folder, "bundle", nbytes)
+        results = (allocate_file(folder, f"result-{rank}", 0) for rank in range(world_size))
+        return cls(bundle, tuple(results))
+
+    def close(self) -> None:
+        """Free the memory, or remove the files."""
+        for each in (self.bundle, *self.results):
+            each.close()
+
 
 class RunHandle:
     """What the launching kernel knows of a run besides its events."""

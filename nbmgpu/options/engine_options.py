@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from nbmgpu.runs.engine_plugins import DEFAULT_ENGINE
 
@@ -43,6 +44,11 @@ class EngineOptions:
         """Return the values of ``engine_option`` by their keys."""
         pairs = (word.partition("=") for word in self.engine_option)
         return {key: value for key, _, value in pairs}
+
+
+def recorded_engine_values(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of ``--engine-option`` by key, from all options that a record has."""
+    return EngineOptions(engine_option=tuple(values["engine_option"])).engine_values()
 
 
 validate_nodes = count_of("machines", "--nodes", 1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import psutil
+import pytest
 
 import nbmgpu
 from nbmgpu.runs.run import Run
@@ -22,6 +24,25 @@ def wait(done: Callable[[], object], seconds: float = 60.0) -> None:
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def stopped_in_queue(run: Run) -> str:
+    """Stop a run when it is queued, from another thread; return why it is."""
+    reader = Run(run.folder)
+
+    def stop_when_queued() -> None:
+        wait(lambda: reader.state == "starting" and "queued" in reader.view.notices)
+        reader.stop()
+
+    stopper = threading.Thread(target=stop_when_queued)
+    stopper.start()
+    try:
+        with pytest.raises(KeyboardInterrupt, match="its ranks had not been started"):
+            nbmgpu.attach(run.id)
+    finally:
+        stopper.join()
+    assert run.state == "stopped"
+    return reader.view.notices["queued"].text
 
 
 def children() -> list[str]:

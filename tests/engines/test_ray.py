@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from idioms.comparison import assert_equal, compare_whole_batches
 from idioms.tables import BY_NAME
 from idioms.whole_batch import CELLS
 from ray_cluster import RayCluster, started_ray
-from several_nodes import WAIT, children, started, wait
+from several_nodes import WAIT, children, started, stopped_in_queue, wait
 
 import nbmgpu
 from nbmgpu.engines.ray.cluster_options import ClusterOptions
@@ -150,19 +149,7 @@ def test_a_run_waits_for_cores_says_so_and_can_be_stopped() -> None:
         **ON_TWO_NODES | {"gpus": 3},
     )  # fmt: skip
     assert run is not None
-    reader = Run(run.folder)
-
-    def stop_when_queued() -> None:
-        wait(lambda: reader.state == "starting" and "queued" in reader.view.notices)
-        reader.stop()
-
-    stopper = threading.Thread(target=stop_when_queued)
-    stopper.start()
-    with pytest.raises(KeyboardInterrupt, match="its ranks had not been started"):
-        nbmgpu.attach(run.id)
-    stopper.join()
-    assert run.state == "stopped"
-    text = reader.view.notices["queued"].text
+    text = stopped_in_queue(run)
     assert text.startswith("Ray has no 2 nodes with 3 free cores each yet; free in all: 4 cores")
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 
 import pytest
-from several_nodes import ON_TWO_NODES, WAIT, children, started, wait
+from several_nodes import ON_TWO_NODES, WAIT, children, started, stopped_in_queue, wait
 from slurm_cluster import SlurmCluster
 
 import nbmgpu
@@ -16,7 +15,6 @@ from nbmgpu.engines.slurm.commands import GONE, job_state
 from nbmgpu.engines.slurm.job import JOB_FILE
 from nbmgpu.errors import LaunchError, OptionError, RankKilledError
 from nbmgpu.options.run_options import RunOptions
-from nbmgpu.runs.run import Run
 
 ON_SLURM = ON_TWO_NODES | {"engine": "slurm"}
 
@@ -35,22 +33,10 @@ def test_a_run_that_is_queued_says_why_and_can_be_stopped(slurm_cluster: SlurmCl
     wait(lambda: job_state(int(blocker)).name == "RUNNING")
     run = nbmgpu.run(WAIT, {"__name__": "__main__"}, background=True, **ON_SLURM)
     assert run is not None
-    reader = Run(run.folder)
-
-    def stop_when_queued() -> None:
-        wait(lambda: reader.state == "starting" and "queued" in reader.view.notices)
-        reader.stop()
-
-    stopper = threading.Thread(target=stop_when_queued)
-    stopper.start()
     try:
-        with pytest.raises(KeyboardInterrupt, match="its ranks had not been started"):
-            nbmgpu.attach(run.id)
+        text = stopped_in_queue(run)
     finally:
         slurm_cluster.run("scancel", blocker)
-        stopper.join()
-    assert run.state == "stopped"
-    text = reader.view.notices["queued"].text
     assert re.fullmatch(r"Slurm job \d+ is pending \(\w+\), place 1 in the queue.*", text)
 
 

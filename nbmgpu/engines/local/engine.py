@@ -121,11 +121,7 @@ class DetachedEngine(LocalEngine):
 
     def allocate(self, folder: Path, nbytes: int, world_size: int) -> RunStorage:
         """Return files in the run folder: memory would end with the kernel."""
-        from nbmgpu.serialization.storage import allocate_file
-
-        bundle = allocate_file(folder, "bundle", nbytes)
-        results = (allocate_file(folder, f"result-{rank}", 0) for rank in range(world_size))
-        return RunStorage(bundle, tuple(results))
+        return RunStorage.in_files(folder, nbytes, world_size)
 
     def send_bundle(self, run: Run) -> None:
         """Wait until the launcher has started: from then on, the run needs this kernel no more.
@@ -149,5 +145,4 @@ class DetachedEngine(LocalEngine):
 
     def release(self, storage: RunStorage, in_use: bool) -> None:
         """Remove the files."""
-        for each in (storage.bundle, *storage.results):
-            each.close()
+        storage.close()

@@ -42,19 +42,10 @@ NEVER_STARTED = "The head of the run has ended before its ranks had started. It 
 
 
 @dataclass(frozen=True)
-class NodeResources:
-    """What a node of the cluster has in all: cores and GPUs."""
-
-    name: str
-    cpus: float
-    gpus: float
-
-
-@dataclass(frozen=True)
 class Cluster:
-    """The nodes of a cluster; ``dashboard`` is ``host:port``, empty without one."""
+    """The GPUs of each node of a cluster; ``dashboard`` is ``host:port``, empty without one."""
 
-    nodes: tuple[NodeResources, ...]
+    gpus: tuple[int, ...]
     dashboard: str = ""
 
     def gpus_per_node(self, nodes: int) -> int:
@@ -62,7 +53,7 @@ class Cluster:
 
         If there are fewer with GPUs, the cluster has to grow: by nodes like its largest one.
         """
-        gpus = sorted((int(node.gpus) for node in self.nodes), reverse=True)
+        gpus = sorted(self.gpus, reverse=True)
         return (gpus[nodes - 1] if nodes <= len(gpus) else 0) or max(gpus, default=0)
 
 
@@ -127,8 +118,7 @@ class HeadProcess:
         for line in self._process.stdout:
             if line.startswith("{"):
                 fields = json.loads(line)
-                nodes = tuple(NodeResources(**node) for node in fields["nodes"])
-                return Cluster(nodes, fields["dashboard"])
+                return Cluster(tuple(fields["gpus"]), fields["dashboard"])
         self._process.wait()
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip() or "no reason"
@@ -174,14 +164,19 @@ class Head(RunHandle):
         """Refer to the head of the run in ``folder``."""
         self._folder = folder
 
-    @property
-    def alive(self) -> bool:
-        """Whether it runs, or has not been started yet."""
+    def _process(self) -> tuple[int, float] | None:
+        """Return its pid and start time; None if it has not been started yet."""
         try:
             fields = json.loads((self._folder / HEAD_FILE).read_text())
         except FileNotFoundError:
-            return True
-        return process_is_alive(fields["pid"], fields["create_time"])
+            return None
+        return fields["pid"], fields["create_time"]
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, or has not been started yet."""
+        process = self._process()
+        return process is None or process_is_alive(*process)
 
     def error(self) -> str:
         """Return why the ranks will never start; empty as long as they may."""
@@ -201,5 +196,6 @@ class Head(RunHandle):
 
     def signal(self, sig: signal.Signals) -> None:
         """Signal it, if it runs."""
-        if (self._folder / HEAD_FILE).exists() and self.alive:
-            os.kill(json.loads((self._folder / HEAD_FILE).read_text())["pid"], sig)
+        process = self._process()
+        if process is not None and process_is_alive(*process):
+            os.kill(process[0], sig)

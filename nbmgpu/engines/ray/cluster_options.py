@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nbmgpu.errors import OptionError, closest_match, format_message
+from nbmgpu.engines.multi_node.option_values import cpus_per_rank, require_known_keys
+from nbmgpu.errors import OptionError, format_message
 
 KEYS = ("accelerator-type", "address", "cpus-per-rank", "interface", "memory", "python")
 
@@ -41,16 +42,7 @@ class ClusterOptions:
         Raises:
             OptionError: a key is unknown, or a value cannot be.
         """
-        for key in values:
-            if key not in KEYS:
-                near = closest_match(key, KEYS) or "address"
-                what = f"Ray's --engine-option has no key {key!r}"
-                allowed = f"Keys: {', '.join(KEYS)}"
-                raise OptionError(format_message(what, allowed, f"--engine-option {near}=..."))
-        cpus = values.get("cpus-per-rank")
-        if cpus is not None and not (cpus.isdecimal() and int(cpus)):
-            what = f"cpus-per-rank={cpus} is not a number of cores"
-            raise OptionError(format_message(what, instead="--engine-option cpus-per-rank=4"))
+        require_known_keys("Ray", values, KEYS, "address")
         memory = values.get("memory", "")
         size = SIZE.fullmatch(memory)
         if memory and size is None:
@@ -59,7 +51,7 @@ class ClusterOptions:
         return cls(
             values.get("address", ""),
             values.get("accelerator-type", ""),
-            int(cpus) if cpus else None,
+            cpus_per_rank(values),
             values.get("interface", ""),
             int(float(size[1]) * 2 ** {"M": 20, "G": 30, "T": 40}[size[2].upper()]) if size else 0,
             values.get("python", ""),

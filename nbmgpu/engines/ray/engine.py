@@ -5,18 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nbmgpu.engines.base import Engine, RunHandle, RunStorage
-from nbmgpu.engines.multi_node import FORCE_STOP, STOP
+from nbmgpu.engines.base import RunHandle
+from nbmgpu.engines.multi_node.engine import MultiNodeEngine
 from nbmgpu.engines.multi_node.launch_file import LaunchFile
 from nbmgpu.engines.multi_node.placement import place_on_nodes
 from nbmgpu.errors import LaunchError, format_message
-from nbmgpu.options.engine_options import EngineOptions
-from nbmgpu.runs.event_file import EventWriter
-from nbmgpu.runs.events import LAUNCHER, Ended
-from nbmgpu.serialization.storage import allocate_file
+from nbmgpu.options.engine_options import recorded_engine_values
 
 from .cluster import Head, HeadProcess
 from .cluster_options import ClusterOptions
@@ -26,13 +22,11 @@ if TYPE_CHECKING:
     from nbmgpu.options.run_options import RunOptions
     from nbmgpu.runs.run import Run
 
-NOT_STARTED = "It was stopped before the Ray cluster had room for it."
 
-
-class RayEngine(Engine):
+class RayEngine(MultiNodeEngine):
     """Starts the head of each run as a driver of the cluster."""
 
-    outlives_kernel = True
+    NOT_STARTED = "It was stopped before the Ray cluster had room for it."
 
     def __init__(self) -> None:
         """Know no cluster yet."""
@@ -72,37 +66,17 @@ class RayEngine(Engine):
             self._next.close()
         return HeadProcess(address)
 
-    def allocate(self, folder: Path, nbytes: int, world_size: int) -> RunStorage:
-        """Return files in the run folder."""
-        bundle = allocate_file(folder, "bundle", nbytes)
-        results = (allocate_file(folder, f"result-{rank}", 0) for rank in range(world_size))
-        return RunStorage(bundle, tuple(results))
-
     def launch(self, run: Run) -> RunHandle:
         """Let a head reserve nodes, and start ranks there."""
-        engine_option = tuple(run.record.options.values["engine_option"])
-        wanted = ClusterOptions.of(EngineOptions(engine_option=engine_option).engine_values())
+        wanted = ClusterOptions.of(recorded_engine_values(run.record.options.values))
         LaunchFile.create(run.folder, wanted.interface)
         head, self._next = self._connected(wanted.address), None
         return head.begin(run.folder)
-
-    def release(self, storage: RunStorage, in_use: bool) -> None:
-        """Remove the files."""
-        for each in (storage.bundle, *storage.results):
-            each.close()
 
     def is_alive(self, run: Run) -> bool:
         """Return whether the head runs, or has not been started yet."""
         return Head(run.folder).alive
 
-    def stop(self, run: Run, force: bool, requested: bool) -> None:
+    def cancel(self, run: Run, sig: signal.Signals | None = None) -> None:
         """Signal the head, also while it waits for the cluster."""
-        run.refresh()
-        head = Head(run.folder)
-        if run.view.launcher is not None:
-            head.signal(FORCE_STOP if force else STOP)
-            return
-        head.signal(signal.SIGTERM)
-        events = EventWriter(run.events_path("launcher"), LAUNCHER)
-        events.emit(Ended, ending="stopped", detail=NOT_STARTED)
-        events.close()
+        Head(run.folder).signal(sig or signal.SIGTERM)

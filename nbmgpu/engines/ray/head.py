@@ -1,6 +1,6 @@
 """``python -m nbmgpu.engines.ray.head``: the head of a run, and its driver in the cluster.
 
-It prints the nodes of the cluster as one line of JSON, and reads a ``HeadRequest`` from its input.
+It prints what the cluster has as one line of JSON, and reads a ``HeadRequest`` from its input.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from pathlib import Path
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group
 
+from nbmgpu.engines.local.launcher import redirect_output
 from nbmgpu.engines.multi_node.head import run_head
 from nbmgpu.formatting import format_count
+from nbmgpu.options.engine_options import recorded_engine_values
 from nbmgpu.rank.store.store_address import StoreAddress
 from nbmgpu.runs.folder import write_atomically
 from nbmgpu.runs.run import Run
 
-from .cluster import WAITING_FILE, Cluster, HeadRequest, NodeResources
+from .cluster import WAITING_FILE, Cluster, HeadRequest
 from .cluster_options import ClusterOptions
 from .nodes import NodeStart, RayNodes
 
@@ -47,12 +49,12 @@ def main() -> None:
         return
     if line := sys.stdin.readline():
         request = HeadRequest(**json.loads(line))
-        _redirect_output(Path(request.folder) / "logs" / "launcher.log")
+        redirect_output(Path(request.folder))
         run_on_cluster(request, address)
 
 
 def connect(address: str) -> Cluster:
-    """Connect this process to the cluster; return its nodes.
+    """Connect this process to the cluster, and return what it has.
 
     Raises:
         OSError: nothing listens there; Ray would try for minutes.
@@ -62,23 +64,14 @@ def connect(address: str) -> Cluster:
     if port.isdecimal():
         socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
     context = ray.init(address or None, log_to_driver=False, logging_level="ERROR")
-    nodes = [
-        NodeResources(
-            node["NodeManagerHostname"],
-            node["Resources"].get("CPU", 0),
-            node["Resources"].get("GPU", 0),
-        )
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
-    return Cluster(tuple(nodes), context.dashboard_url or "")
+    gpus = [int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]]
+    return Cluster(tuple(gpus), context.dashboard_url or "")
 
 
 def run_on_cluster(request: HeadRequest, address: str) -> None:
     """Run a run from start to end."""
     run = Run(Path(request.folder))
-    values = dict(pair.split("=", 1) for pair in run.record.options.values["engine_option"])
-    options = ClusterOptions.of(values)
+    options = ClusterOptions.of(recorded_engine_values(run.record.options.values))
     group = reserve(run, options)
     host = own_address(address)
 
@@ -124,14 +117,6 @@ def own_address(address: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
         probe.connect((host, int(port)))
         return str(probe.getsockname()[0])
-
-
-def _redirect_output(path: Path) -> None:
-    """Let this process print into the run's log."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for stream in (1, 2):
-        os.dup2(fd, stream)
-    os.close(fd)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import json
 import signal
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -205,8 +206,6 @@ class Node:
         if self._copy is not None:
             self._copy.close()
         if self._actor is not None:
-            try:
+            with suppress(Exception):  # its node is lost: nothing is left to end there
                 ray.get(self._actor.end.remote(), timeout=END_TIMEOUT)
-            except Exception:
-                pass
             ray.kill(self._actor)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nbmgpu.errors import OptionError, closest_match, format_message
+from nbmgpu.engines.multi_node.option_values import cpus_per_rank, require_known_keys
 
 OF_SBATCH = (
     "account", "comment", "constraint", "exclude", "gres", "job-name",
@@ -44,19 +44,10 @@ class JobOptions:
         Raises:
             OptionError: a key is unknown, or a value cannot be.
         """
-        for key in values:
-            if key not in KEYS:
-                near = closest_match(key, KEYS) or "partition"
-                what = f"Slurm's --engine-option has no key {key!r}"
-                allowed = f"Keys: {', '.join(sorted(KEYS))}"
-                raise OptionError(format_message(what, allowed, f"--engine-option {near}=..."))
-        cpus = values.get("cpus-per-rank")
-        if cpus is not None and not (cpus.isdecimal() and int(cpus)):
-            what = f"cpus-per-rank={cpus} is not a number of cores"
-            raise OptionError(format_message(what, instead="--engine-option cpus-per-rank=4"))
+        require_known_keys("Slurm", values, KEYS, "partition")
         return cls(
             {key: value for key, value in values.items() if key in OF_SBATCH},
-            int(cpus) if cpus else None,
+            cpus_per_rank(values),
             values.get("interface", ""),
             values.get("modules", ""),
             values.get("python", sys.executable),
