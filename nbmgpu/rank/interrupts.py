@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 from nbmgpu.runs.folder import HANDLING_FILE, HOLDING_FILE, INTERRUPT_GRACE
+from nbmgpu.system.signals import leave_to_head
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
@@ -46,9 +47,10 @@ class InterruptHandler:
         self._handled_since: float | None = None
 
     def install(self) -> None:
-        """Handle SIGINT and SIGTERM from now on."""
+        """Handle SIGINT and SIGTERM from now on, unless they are left to the head of the run."""
         for number in INTERRUPTS:
-            signal.signal(number, self._handle)
+            if signal.getsignal(number) is not leave_to_head:
+                signal.signal(number, self._handle)
         # A multiprocessing.Pool ends its workers by SIGTERM, which must end them silently.
         os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 

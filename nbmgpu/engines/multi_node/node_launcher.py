@@ -28,6 +28,7 @@ from nbmgpu.rank.store.store_address import KEY_VARIABLE, StoreAddress
 from nbmgpu.rank.store.store_client import StoreClient
 from nbmgpu.runs.run import Run
 from nbmgpu.system.parent_death import adopt_orphans
+from nbmgpu.system.signals import leave_to_head
 
 from . import EXITS, NODES, PROBLEMS, SIGNAL
 from .launch_file import LaunchFile
@@ -83,8 +84,8 @@ def main() -> None:
     node = Node(given.node_rank, StoreAddress(host=host, port=int(port)), given.node_name)
     if not given.folder.is_dir():
         sys.exit(NO_FOLDER.format(node=node.name, folder=given.folder))
-    for sig in (signal.SIGTERM, signal.SIGINT):  # the head decides how a run ends
-        signal.signal(sig, lambda *_: None)
+    signal.signal(signal.SIGTERM, leave_to_head)  # ranks leave it to the head, too
+    signal.signal(signal.SIGINT, lambda *_: None)  # ranks are interrupted, this process is not
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT; ranks would, too
     launch = LaunchFile.read(given.folder)
     os.environ[KEY_VARIABLE] = launch.key
