@@ -21,6 +21,9 @@ from .ended_launcher import kill_orphans, report_end
 ORPHANS_TIMEOUT = 10.0
 """Seconds in which all that a killed launcher leaves behind is ended."""
 
+GRACE = 2.0
+"""Seconds in which what ranks had started may end by itself."""
+
 
 def guard_launcher(folder: Path, launch: Callable[[int], None]) -> None:
     """Fork a process that calls ``launch``, and wait for its end.  Both processes return.
@@ -40,8 +43,10 @@ def guard_launcher(folder: Path, launch: Callable[[int], None]) -> None:
     pid, status = os.waitpid(-1, 0)
     while pid != launcher:
         pid, status = os.waitpid(-1, 0)
+    kill_orphans(lambda pid: False)
     deadline = time.monotonic() + ORPHANS_TIMEOUT
-    while psutil.Process().children() and time.monotonic() < deadline:
-        kill_orphans(lambda pid: False)  # what they had started comes to this process
+    while (left := psutil.Process().children()) and time.monotonic() < deadline:
+        psutil.wait_procs(left, GRACE)  # what they had started: trackers remove shared memory
+        kill_orphans(lambda pid: False)
     if status:
         report_end(folder, os.waitstatus_to_exitcode(status))
