@@ -28,6 +28,7 @@ __all__ = [
     "advise",
     "attach",
     "compare",
+    "compare_runs",
     "find_run",
     "last_comparison",
     "last_run",
@@ -68,7 +69,7 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
 
 _PUBLIC_NAMES = {
     ".advisor": ("advise",),
-    ".api": ("LaunchResult", "attach", "launch", "log", "run"),
+    ".api": ("LaunchResult", "attach", "compare_runs", "launch", "log", "run"),
     ".comparison": ("compare", "last_comparison", "scale"),
     ".kernel.executor": ("last_run",),
     ".runs.run": ("Run", "find_run", "list_runs"),

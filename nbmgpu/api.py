@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from .kernel.executor import execute, interrupts_of_attach, monitor, take_over, 
 from .kernel.in_rank import metrics_log
 from .kernel.notebook_context import NotebookContext
 from .options.run_options import RunOptions
-from .runs.run import Run
+from .report.run_comparison import MAX_RUNS, RunComparison, comparison_of
+from .runs.run import Run, find_run, list_runs
 from .serialization import VALUE
 from .ui.live_output import LiveOutput
 
@@ -115,6 +117,33 @@ def attach(name: str = "") -> Run:
         return monitor(run, LiveOutput)
     with interrupts_of_attach(execution):
         return wait_for_results(execution, run, LiveOutput)
+
+
+def compare_runs(*runs: str | Run) -> RunComparison:
+    """Compare runs side by side: their options, results, curves and cells.
+
+    Args:
+        runs: the runs, or the beginnings of their ids, at least two and at most 32.
+
+    Returns:
+        What a notebook shows as charts and a table; ``to_frame()`` is the table.
+
+    Raises:
+        OptionError: a run does not exist, or their number is another.
+    """
+    found = list({run.id: run for run in map(_opened, runs)}.values())
+    if not 2 <= len(found) <= MAX_RUNS:
+        what = f"{len(found)} runs cannot be compared"
+        newest = ", ".join(repr(run.id) for run in itertools.islice(list_runs(), 2))
+        instead = f"nbmgpu.compare_runs({newest})"
+        raise OptionError(format_message(what, f"From 2 to {MAX_RUNS} runs", instead))
+    for run in found:
+        run.refresh()
+    return comparison_of(found)
+
+
+def _opened(run: str | Run) -> Run:
+    return find_run(run) if isinstance(run, str) else run
 
 
 def log(**values: Any) -> None:

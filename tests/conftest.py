@@ -22,14 +22,24 @@ from __future__ import annotations
 import datetime
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from durations import longest_files_first
 from matrix_selection import beyond_budget, matrix_mark, select
+from staged import Stage
 
 DEADLINE = pytest.StashKey[float]()
 """When no test of the matrix starts any more, by ``time.monotonic()``."""
+
+
+@pytest.fixture
+def staged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Stage]:
+    """Make runs whose launcher and ranks are played by the test, in a folder of their own."""
+    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
+    with Stage() as stage:
+        yield stage
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

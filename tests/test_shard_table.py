@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from staged import Stage, StagedRun
+from staged import StagedRun
 
 from nbmgpu.report.snapshot import Snapshot
 from nbmgpu.report.summary import summary_html, summary_text
@@ -12,13 +12,6 @@ from nbmgpu.runs.shard_table import MAX_ROWS
 
 MESH = {"mesh": ["dp=1", "pp=2"]}
 EVIL = "<script>.0"
-
-
-@pytest.fixture
-def staged(monkeypatch, tmp_path):
-    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
-    with Stage() as stage:
-        yield stage
 
 
 def in_stages(run: StagedRun, count: int, elements: int = 1000) -> None:

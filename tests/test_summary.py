@@ -7,18 +7,10 @@ import time
 from html.parser import HTMLParser
 
 import pytest
-from staged import Stage
 
 from nbmgpu.report.summary import summary_html, summary_text
 
 EVIL = "<script>alert('é \"✓\"')</script>"
-
-
-@pytest.fixture
-def staged(monkeypatch, tmp_path):
-    monkeypatch.setenv("NBMGPU_RUNS", str(tmp_path))
-    with Stage() as stage:
-        yield stage
 
 
 class Reader(HTMLParser):

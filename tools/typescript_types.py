@@ -29,6 +29,7 @@ ROOTS = (
     "nbmgpu.report.log_pages:LogRequest",
     "nbmgpu.report.log_pages:LogPage",
     "nbmgpu.report.curves:CurveRequest",
+    "nbmgpu.report.run_comparison.payload:RunComparison",
     "nbmgpu.server.payloads:*",
     "nbmgpu.advisor.picker_state:PickerState",
 )

@@ -5,6 +5,7 @@ import { notificationsPlugin } from './lab/notifications';
 import { pickerPlugin } from './lab/pickerplugin';
 import { runsModelPlugin } from './lab/runsmodelplugin';
 import { runCommandsPlugin } from './lab/runcommands';
+import { comparePlugin } from './lab/compare';
 import { runTabsPlugin } from './lab/runtabs';
 import { settingsPlugin } from './lab/settings';
 import { sidebarPlugin } from './lab/sidebar';
@@ -17,6 +18,7 @@ const plugins: JupyterFrontEndPlugin<unknown>[] = [
   runsModelPlugin,
   runCommandsPlugin,
   runTabsPlugin,
+  comparePlugin,
   sidebarPlugin,
   statusPlugin,
   notificationsPlugin,

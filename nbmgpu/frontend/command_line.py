@@ -12,10 +12,13 @@ from nbmgpu._version import __version__
 from nbmgpu.errors import NbmgpuError
 from nbmgpu.kernel.executor import select_run
 from nbmgpu.kernel.later_write_back import LaterWriteBack
+from nbmgpu.options.clean_options import CLEAN, CleanOptions
+from nbmgpu.options.parsing import format_flags
 from nbmgpu.report.summary import summary_text
 from nbmgpu.runs.run import find_run
 
 from . import commands
+from .clean_command import clean_text
 from .engine_command import engine_text
 from .info import info_text
 from .run_follower import LogReader, RunFollower
@@ -75,6 +78,12 @@ def _parser() -> argparse.ArgumentParser:
     add("stop", "stop a run; a second time, kill it without its results", _stop, active)
     engine = add("engine", "list engine profiles; add NAME --engine ..., remove NAME", _engine)
     engine.add_argument("words", nargs=argparse.REMAINDER, metavar="add | remove NAME ...")
+    clean = add("clean", "show what runs take on the disk; remove old or large ones", _clean)
+    for flag in CLEAN.flags:
+        if flag.metavar:
+            clean.add_argument(flag.name, help=flag.help, metavar=flag.metavar, default="")
+        else:
+            clean.add_argument(flag.name, help=flag.help, action="store_true")
     add("info", "show devices, versions, engines and what is missing", _info)
     return parser
 
@@ -118,6 +127,12 @@ def _stop(given: argparse.Namespace) -> None:
 
 def _engine(given: argparse.Namespace) -> None:
     print(in_terminal(engine_text(shlex.join(given.words))))
+
+
+def _clean(given: argparse.Namespace) -> None:
+    values = {flag.field: getattr(given, flag.field) for flag in CLEAN.flags}
+    words = format_flags(values, CLEAN.flags, vars(CleanOptions()))
+    print(in_terminal(clean_text(" ".join(words))))
 
 
 def _info(_: argparse.Namespace) -> None:

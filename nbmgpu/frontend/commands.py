@@ -24,6 +24,7 @@ from nbmgpu.report.digest import line_of
 from nbmgpu.report.summary import summary_html, summary_text
 from nbmgpu.runs.run import Run, find_run, list_runs
 
+from .clean_command import clean_text
 from .engine_command import engine_text
 from .info import info_text
 
@@ -65,11 +66,15 @@ def runs(_rest: str) -> pd.DataFrame:
             "ranks": line.world_size,
             "started": datetime.datetime.fromtimestamp(line.created).strftime("%d %b %H:%M"),
             "seconds": round(line.duration, 1),
+            "name": line.labels.name,
+            "tags": ", ".join(line.labels.tags),
             "notebook": line.notebook,
         }
         for line in map(line_of, list_runs())
     ]
-    columns = ["run", "state", "strategy", "ranks", "started", "seconds", "notebook"]
+    columns = [
+        "run", "state", "strategy", "ranks", "started", "seconds", "name", "tags", "notebook"
+    ]  # fmt: skip
     return pd.DataFrame(rows, columns=columns).set_index("run")
 
 
@@ -129,6 +134,11 @@ def _parse_names_and_options(rest: str) -> tuple[TrainingObjects, RunOptions]:
     options = RunOptions.parse(" ".join(words[first:]))
     names = [word.rstrip(",") for word in words[:first]]
     return find_training_objects(names, NotebookContext.current().namespace), options
+
+
+def clean(rest: str) -> None:
+    """Remove old or large runs, and say what all runs take on the disk."""
+    print(clean_text(rest))
 
 
 def engine(rest: str) -> None:

@@ -18,6 +18,7 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMa
 from nbmgpu.comparison.request import TABLES
 from nbmgpu.devices.placement import DEFAULT_CPU_RANKS
 from nbmgpu.devices.probe import probe
+from nbmgpu.options.clean_options import CLEAN
 from nbmgpu.options.engine_profiles import known_engines
 from nbmgpu.options.flag_table import Flag, FlagTable
 from nbmgpu.options.flags import COMMANDS, INFO_OPTIONS, RUN
@@ -78,6 +79,8 @@ def _command_completions(before: list[str], namespace: Mapping[str, Any]) -> Ite
         return [name for name in _training_names(namespace) if name not in before]
     if before == ["info"]:
         return INFO_OPTIONS
+    if before[0] == "clean":
+        return _flag_completions(before[1:], "", tuple, CLEAN)[0]
     if before[0] == "engine":
         return _profile_completions(before[1:])
     if before in (["show"], ["attach"], ["stop"]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nbmgpu.comparison.request import TABLES
+from nbmgpu.options.clean_options import CLEAN
 from nbmgpu.options.flags import COMMANDS, RUN
 
 
@@ -11,6 +12,8 @@ def usage(line: str) -> str:
     first, *rest = line.partition("#")[0].split() or [""]
     if first != "help" and not {"--help", "-h"} & {first, *rest}:
         return ""
+    if first == "clean":
+        return f"{CLEAN.command}. Options:\n{CLEAN.help_text()}"
     if first in TABLES:
         return f"{TABLES[first].command}, above a cell. Options:\n{TABLES[first].help_text()}"
     width = max(map(len, COMMANDS))

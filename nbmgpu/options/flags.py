@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from nbmgpu.runs.checkpoint import NEWEST
 
-from . import checkpoint_options, engine_options, engine_profiles, model_parallelism, values
+from . import (
+    checkpoint_options,
+    engine_options,
+    engine_profiles,
+    label_options,
+    model_parallelism,
+    values,
+)
 from .flag_table import Flag, FlagTable
 
 COMMANDS = {
@@ -12,6 +19,7 @@ COMMANDS = {
     "show": "show one run: its state, curves, notices and folder",
     "attach": "follow a run here, and write its results back",
     "stop": "stop a run; a second time, kill it without its results",
+    "clean": "show what runs take on the disk; --older 7d, --larger 1G: remove them",
     "info": "show devices, versions and what is missing; --patches: what is replaced in libraries",
     "engine": "list engine profiles; add NAME --engine ..., remove NAME",
     "advise": "recommend a strategy for a model: %mgpu advise model optimizer loader",
@@ -74,6 +82,21 @@ FLAGS = (
         "write back no names; objects are still updated in place",
         validate=values.validate_pull,
         constant=(),
+    ),
+    Flag(
+        "--name",
+        "name",
+        "what lists and charts call the run",
+        metavar="TEXT",
+        validate=label_options.validate_name,
+    ),
+    Flag(
+        "--tag",
+        "tag",
+        "words to find the run by; %mgpu clean --keep-tagged keeps it",
+        metavar="WORDS",
+        validate=label_options.validate_tag,
+        several=True,
     ),
     Flag("--background", "background", "return at once; write results back when the run ends"),
     Flag(

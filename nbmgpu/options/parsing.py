@@ -138,17 +138,17 @@ def _closest_flag(
 ) -> tuple[Flag | None, bool]:
     """Return the flag most likely meant, and whether ``word`` is its value, not its name."""
     if re.fullmatch(r"[\d,]+|all", word):
-        return _unless_given(table.by_name["--gpus"], given), True
+        return _unless_given(table.by_name.get("--gpus"), given), True
     if canonical(word):
-        return _unless_given(table.by_name["-s"], given), True
+        return _unless_given(table.by_name.get("-s"), given), True
     if word in ("--help", "-h", "help", "?") or word in table.unsupported:
         return None, False
     near = closest_match("--" + word.lstrip("-").replace("_", "-").lower(), table.by_name)
     return (table.by_name[near] if near else None), False
 
 
-def _unless_given(flag: Flag, given: Mapping[str, object]) -> Flag | None:
-    return None if flag.field in given else flag
+def _unless_given(flag: Flag | None, given: Mapping[str, object]) -> Flag | None:
+    return None if flag is None or flag.field in given else flag
 
 
 def _unknown(word: str, flag: Flag | None, table: FlagTable) -> Problem:

@@ -21,6 +21,7 @@ from .checkpoint_options import CheckpointOptions
 from .engine_options import DETACHED_LIMIT, EngineOptions
 from .engine_profiles import with_profile
 from .flags import FLAGS, RUN
+from .label_options import LabelOptions
 from .parsing import (
     format_flags,
     format_problems,
@@ -33,8 +34,8 @@ from .values import GpuRequest, Problem
 
 
 @dataclass(frozen=True)
-class RunOptions(CheckpointOptions, EngineOptions, StrategyOptions):
-    """The options of a run, of its checkpoints, of its engine and of its strategy.
+class RunOptions(LabelOptions, CheckpointOptions, EngineOptions, StrategyOptions):
+    """The options of a run, of its labels, its checkpoints, its engine and its strategy.
 
     Made by ``parse`` or ``of``; invalid values raise OptionError.
 

@@ -148,6 +148,12 @@ def encode_points(steps: np.ndarray, values: np.ndarray) -> str:
     return base64.b64encode(pairs.tobytes()).decode()
 
 
+def decode_points(packed: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps and values that ``encode_points`` has packed, as float32."""
+    pairs = np.frombuffer(base64.b64decode(packed), "<f4").reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
 def _bins(count: int, parts: int) -> np.ndarray:
     """Return indices of ``count`` points in at most ``parts`` rows, repeating the last index."""
     width = math.ceil(count / max(1, parts))
@@ -225,7 +231,7 @@ def _step_times(view: RunView, slowest: int) -> list[CurveLine]:
     steps, step_times, *_ = np.array(view.ranks[known[0]].step_times).T
     lines = [_line("step", steps, step_times, limit)]
     for rank in drawn if len(view.ranks) > 1 else ():
-        steps, _, own_times, _ = np.array(view.ranks[rank].step_times).T
+        steps, _, own_times, *_ = np.array(view.ranks[rank].step_times).T
         lines.append(_line(f"rank {rank}", steps, own_times, limit))
     return lines
 

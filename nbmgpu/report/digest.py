@@ -16,7 +16,7 @@ from nbmgpu._version import __version__
 from nbmgpu.runs.folder import write_atomically
 from nbmgpu.runs.run import Run
 
-from .run_line import RunLine, run_line
+from .run_line import RunLine, run_line, with_current_labels
 
 DIGEST_FILE = "line.json"
 
@@ -45,7 +45,7 @@ def line_of(run: Run) -> RunLine:
         kept = read_digest(run.folder, fingerprint(run.folder))
     except OSError:
         kept = None
-    return kept or write_digest(run)
+    return with_current_labels(kept or write_digest(run), run.folder)
 
 
 def write_digest(run: Run) -> RunLine:

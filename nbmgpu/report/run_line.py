@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nbmgpu.runs.events import ACTIVE_STATES, RunState
+from nbmgpu.runs.labels import RunLabels, read_labels
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.view import RunView
 from nbmgpu.system.processes import process_is_alive
@@ -59,7 +62,6 @@ class RunLine:
     Attributes:
         status: its state, and how it is displayed.
         title: the first line of the cell that says what it does; empty if the cell is gone.
-        devices: each name once; nodes have the same ones.
         headline: strategy, world size and devices.
         notebook: path of the notebook, if the kernel knew it.
         created: in seconds since the epoch.
@@ -68,13 +70,13 @@ class RunLine:
         progress: of the run, or of its epoch if no more is known, from 0 to 1; -1 when unknown.
         curve: the main curve.
         failure: why it failed, in a sentence, or empty.
+        labels: its name, tags and note.
     """
 
     id: str
     status: RunStatus
     strategy: str
     world_size: int
-    devices: list[str]
     title: str
     headline: str
     notebook: str
@@ -84,6 +86,7 @@ class RunLine:
     progress: float
     curve: Sparkline
     failure: str
+    labels: RunLabels
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> RunLine:
@@ -98,6 +101,7 @@ class RunLine:
             "status": RunStatus(**fields["status"]),
             "kernel": KernelStatus(**fields["kernel"]),
             "curve": Sparkline(**curve | {"points": points}),
+            "labels": RunLabels(**fields["labels"]),
         }
         return cls(**fields | nested)
 
@@ -116,7 +120,6 @@ def run_line(run: Run) -> RunLine:
         status=status,
         strategy=text_format.plain(record.options.strategy),
         world_size=record.world_size,
-        devices=[text_format.plain(device) for device in dict.fromkeys(record.devices)],
         title=cell_title(cell),
         headline=text_format.headline(record),
         notebook=text_format.plain(kernel.notebook),
@@ -128,7 +131,16 @@ def run_line(run: Run) -> RunLine:
         progress=estimate.fraction if estimate else -1,
         curve=sparkline(view),
         failure=failure_sentence(run, state),
+        labels=run.labels,
     )
+
+
+def with_current_labels(line: RunLine, folder: Path) -> RunLine:
+    """Return ``line``, which may be cached, with the labels that its run has now."""
+    labels = read_labels(folder)
+    if labels is None or labels == line.labels:
+        return line
+    return dataclasses.replace(line, labels=labels)
 
 
 def cell_title(cell: str) -> str:

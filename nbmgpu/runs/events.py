@@ -78,6 +78,7 @@ class Progress(Event):
 
     ``key`` identifies the bar: ``"loader"`` for the training loader, another one for a tqdm bar.
     ``epoch`` counts passes over the loader from 1; 0 if not applicable.
+    ``samples`` are those of all ranks up to training step ``train_step``; 0 if not applicable.
     """
 
     kind: ClassVar[str] = "progress"
@@ -87,6 +88,8 @@ class Progress(Event):
     total: int
     epoch: int = 0
     done: bool = False
+    samples: int = 0
+    train_step: int = 0
 
 
 @dataclass(frozen=True)

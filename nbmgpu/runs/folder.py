@@ -20,6 +20,7 @@ Everything about one run of one cell is in ``<runs root>/<run id>/``::
     holding               created when ranks with shards of a model are about to stop together
     collecting            created when rank 0 has finished the cell and writes its result
     collected             created when the kernel has restored the results, or given up
+    labels.json           name, tags and note, if they were changed (see nbmgpu.runs.labels)
     line.json             the cached list entry of a run that is over (see nbmgpu.report.digest)
 
 The state of a run follows from its events; nothing is ever rewritten. Kernel, terminal and server

@@ -55,19 +55,28 @@ class LogTimes:
 
 
 class StepTime(NamedTuple):
-    """The speed of a rank at a heartbeat.
+    """The speed and the memory of a rank at a heartbeat.
 
     Attributes:
         step: the last step taken.
         step_time: seconds per step since the last heartbeat.
         own_time: the part of it outside backward passes, where ranks synchronize.
         sent: bytes that the rank sent per step.
+        memory, gpu_memory: of the process, in bytes; -1 when unknown.
     """
 
     step: int
     step_time: float
     own_time: float
     sent: float = 0.0
+    memory: int = -1
+    gpu_memory: int = -1
+
+    @classmethod
+    def of(cls, beat: Heartbeat) -> StepTime:
+        """Return what a heartbeat tells."""
+        pace = beat.step, beat.step_time, beat.own_time, beat.sent
+        return cls(*pace, beat.memory, beat.gpu_memory)
 
 
 @dataclass
@@ -113,8 +122,7 @@ class RankView:
                 self.step = max(self.step, event.step)
                 self.marks.add(event.logged, event.time)
                 if event.step_time:
-                    pace = StepTime(event.step, event.step_time, event.own_time, event.sent)
-                    self.step_times.append(pace)
+                    self.step_times.append(StepTime.of(event))
             case Stderr():
                 self.stderr.add(event.start, event.end)
                 self.marks.add(event.end, event.time)

@@ -8,7 +8,7 @@ import json
 import shutil
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
@@ -23,6 +23,7 @@ from .engine_plugins import run_control
 from .event_file import EventTail
 from .events import ACTIVE_STATES, Event, RunState
 from .folder import COLLECTED_FILE, STOP_FILE, make_run_folder, runs_root, write_atomically
+from .labels import RunLabels, read_labels, write_labels
 from .record import RunRecord
 from .shard_table import ShardTable, shard_table
 from .view import RunView
@@ -105,6 +106,31 @@ class Run:
             return (self.folder / "cell.py").read_text(encoding="utf-8")
         except FileNotFoundError:
             return ""
+
+    @property
+    def labels(self) -> RunLabels:
+        """The run's name, tags and note."""
+        return read_labels(self.folder) or RunLabels.of_record(self.record)
+
+    def label(
+        self,
+        name: str | None = None,
+        tags: Iterable[str] | None = None,
+        note: str | None = None,
+    ) -> RunLabels:
+        """Change the name, the tags or the note; what is None stays.
+
+        Raises:
+            OptionError: one is too long, or has characters that cannot be shown.
+        """
+        old = self.labels
+        labels = RunLabels.checked(
+            old.name if name is None else name,
+            old.tags if tags is None else tags,
+            old.note if note is None else note,
+        )
+        write_labels(self.folder, labels)
+        return labels
 
     def refresh(self) -> None:
         """Read the new events of all processes into ``view``, by time."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .clock import RunClock
 from .curve import Curve
 from .events import (
     LAUNCHER,
@@ -66,6 +67,7 @@ class RunView:
         """Start with ``world_size`` ranks and no events."""
         self.ranks = [RankView() for _ in range(world_size)]
         self.launcher: Started | None = None
+        self.clock = RunClock()
         self.curves: dict[str, Curve] = {}
         self.tracks: dict[str, ProgressTrack] = {}
         self.notices: dict[str, Notice] = {}
@@ -112,6 +114,8 @@ class RunView:
                 self.ended = event
         if event.rank >= 0:
             self.ranks[event.rank].add(event)
+        if event.rank == 0:
+            self.clock.add(event)
 
     @property
     def notice_texts(self) -> list[str]:

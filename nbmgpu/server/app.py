@@ -10,9 +10,11 @@ from .base_handler import Handler
 from .catalogue import CatalogueHandler
 from .curves import CurveHandler
 from .http_errors import ApiError
+from .labels import LabelsHandler
 from .logs import LogFileHandler, LogsHandler
 from .picker import PickHandler
 from .ranks import RanksHandler
+from .run_comparison import CompareHandler
 from .runs import RunHandler, RunsHandler, StopHandler, SummaryHandler
 from .services import KEY, Services
 from .status import StatusHandler
@@ -40,11 +42,13 @@ ROUTES = [
     (API + "/pick", PickHandler),
     (API + "/stream", UpdateStream),
     (API + "/runs", RunsHandler),
+    (API + "/compare", CompareHandler),
     (RUN, RunHandler),
     (RUN + "/summary", SummaryHandler),
     (RUN + "/stop", StopHandler),
     (RUN + "/stream", RunStream),
     (RUN + "/curve", CurveHandler),
+    (RUN + "/labels", LabelsHandler),
     (RUN + "/ranks", RanksHandler),
     (RUN + "/logs", LogsHandler),
     (RUN + r"/logs/(\d{1,5})/download", LogFileHandler),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nbmgpu.report.digest import fingerprint, read_digest, write_digest
-from nbmgpu.report.run_line import KernelStatus, RunLine
+from nbmgpu.report.run_line import KernelStatus, RunLine, with_current_labels
 from nbmgpu.system.processes import process_is_alive
 
 from .open_runs import OpenRun, OpenRuns
@@ -94,12 +94,13 @@ class RunListReader:
             raise NoSuchRunError(f"Run {name} could not be read before")
         if entry is None or entry.open or entry.seen != seen:
             entry = self._entries[name] = self._read(folder, seen, entry, late)
-        kernel = entry.line.kernel
-        if kernel.alive != (alive := kernels.alive(kernel)):
-            kernel = dataclasses.replace(kernel, alive=alive)
-            line = dataclasses.replace(entry.line, kernel=kernel)
-            entry = self._entries[name] = dataclasses.replace(entry, line=line)
-        return entry.line
+        line = with_current_labels(entry.line, folder)
+        if line.kernel.alive != (alive := kernels.alive(line.kernel)):
+            kernel = dataclasses.replace(line.kernel, alive=alive)
+            line = dataclasses.replace(line, kernel=kernel)
+        if line is not entry.line:
+            self._entries[name] = dataclasses.replace(entry, line=line)
+        return line
 
     def _read(self, folder: Path, seen: list[Any], before: Entry | None, late: bool) -> Entry:
         """Read new events of an open run; otherwise the cached digest or, last, all events."""

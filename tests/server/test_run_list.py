@@ -45,7 +45,7 @@ def test_the_fields_of_an_entry(runs, stage):
     assert (status["state"], status["label"], status["tone"], status["over"]) == (
         "finished", "finished", "good", True,
     )  # fmt: skip
-    assert (line["strategy"], line["world_size"], line["devices"]) == ("ddp", 2, ["cpu", "cpu"])
+    assert (line["strategy"], line["world_size"]) == ("ddp", 2)
     assert line["notebook"] == "books/train.ipynb"
     assert line["kernel"]["alive"] is True  # this process
     assert line["failure"] == ""

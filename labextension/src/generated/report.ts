@@ -1,5 +1,5 @@
 // Generated from Python by tools/typescript_types.py. Do not edit.
-import type { RunState, ShardTable } from './runs';
+import type { RunLabels, RunState, ShardTable } from './runs';
 
 /** One metric, drawn. */
 export interface CurveLine {
@@ -205,6 +205,93 @@ export interface RankRow {
   warning: string;
 }
 
+/**
+ * Positions of steps, each as base64 of little-endian float32 pairs of step and position.
+ *
+ * An axis is empty if it is not known.
+ */
+export interface Axes {
+  /** since the first event of the run. */
+  seconds: string;
+  /** passes over the training loader. */
+  epochs: string;
+  /** on which the cell has trained, of all ranks together. */
+  samples: string;
+}
+
+export type LineKind = 'same' | 'removed' | 'added' | 'gap';
+
+/** A line of a difference; a `gap` stands for equal lines that are left out. */
+export interface DiffLine {
+  kind: LineKind;
+  text: string;
+}
+
+/** How a cell differs from that of the first run; without `lines`, it does not. */
+export interface CellDifference {
+  lines: DiffLine[];
+}
+
+export type Group = 'setting' | 'result' | 'metric';
+
+export type Best = '' | 'lowest' | 'highest';
+
+/** The value of one run: as text, and as a number to sort by, if it is one. */
+export interface Cell {
+  text: string;
+  value: number | null;
+}
+
+/** One property of all runs. */
+export interface Column {
+  /** what kind of property. */
+  group: Group;
+  /** its title. */
+  name: string;
+  /** one for each run; its text is empty where it is unknown. */
+  cells: Cell[];
+  /** whether not all are equal. */
+  differs: boolean;
+  /** which value is the best one, if any is. */
+  best: Best;
+}
+
+/** A run of a comparison. */
+export interface ComparedRun {
+  id: string;
+  /** its name, else the first line of its cell, else strategy and ranks. */
+  title: string;
+  /** strategy, world size and devices. */
+  headline: string;
+  status: RunStatus;
+  /** in seconds since the epoch. */
+  created: number;
+  labels: RunLabels;
+  /** other positions of its steps than their number. */
+  axes: Axes;
+}
+
+/** The curves of one metric: `lines[i]` is of the run at index `runs[i]`. */
+export interface MetricLines {
+  name: string;
+  runs: number[];
+  lines: CurveLine[];
+}
+
+/** Several runs side by side. */
+export interface RunComparison {
+  /** in the order of the request. */
+  runs: ComparedRun[];
+  /** of the table; each has a cell for each run, and those that differ come first. */
+  columns: Column[];
+  /** a chart for each metric, the loss first. */
+  metrics: MetricLines[];
+  /** the number of metrics left out. */
+  hidden: number;
+  /** how the cell of each run differs from that of the first run. */
+  cells: CellDifference[];
+}
+
 /** The process of the kernel that launched a run, and whether it still runs. */
 export interface KernelStatus {
   pid: number;
@@ -229,8 +316,6 @@ export interface RunLine {
   status: RunStatus;
   strategy: string;
   world_size: number;
-  /** each name once; nodes have the same ones. */
-  devices: string[];
   /** the first line of the cell that says what it does; empty if the cell is gone. */
   title: string;
   /** strategy, world size and devices. */
@@ -249,6 +334,8 @@ export interface RunLine {
   curve: Sparkline;
   /** why it failed, in a sentence, or empty. */
   failure: string;
+  /** its name, tags and note. */
+  labels: RunLabels;
 }
 
 /** Whether the run was asked to stop, and how. */

@@ -70,7 +70,8 @@ export interface Metrics extends Event {
  * The progress of a loop: `step` of `total` (0 when unknown), shown as `label`.
  *
  * `key` identifies the bar: `"loader"` for the training loader, another one for a tqdm
- * bar. `epoch` counts passes over the loader from 1; 0 if not applicable.
+ * bar. `epoch` counts passes over the loader from 1; 0 if not applicable. `samples` are
+ * those of all ranks up to training step `train_step`; 0 if not applicable.
  */
 export interface Progress extends Event {
   kind: 'progress';
@@ -80,6 +81,8 @@ export interface Progress extends Event {
   total: number;
   epoch: number;
   done: boolean;
+  samples: number;
+  train_step: number;
 }
 
 /**
@@ -284,6 +287,16 @@ export interface Ended extends Event {
   kind: 'ended';
   ending: RunEnding;
   detail: string;
+}
+
+/** What people call a run. */
+export interface RunLabels {
+  /** one line, shown in place of the cell's first line. */
+  name: string;
+  /** words to find runs by, each once. */
+  tags: string[];
+  /** text of several lines. */
+  note: string;
 }
 
 /** The kernel that launched a run. */

@@ -10,6 +10,7 @@ import {
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { RunLine } from '../generated/report';
+import { askForLabels } from './labeldialog';
 import { relativePath } from './paths';
 import type { IRunsModel } from './tokens';
 
@@ -42,6 +43,15 @@ export class RunActions {
     const title = trans.__('Force run %1 to stop?', run.id);
     if (!force || (await this.confirm(title, warning, trans.__('Force stop')))) {
       await this.model.stop(run.id, force);
+    }
+  }
+
+  /** Change the name, the tags and the note of a run. */
+  async label(run: RunLine): Promise<void> {
+    const { trans } = this.context;
+    const labels = await askForLabels(trans.__('Run %1', run.id), run.labels, trans);
+    if (labels) {
+      await this.model.setLabels(run.id, labels);
     }
   }
 

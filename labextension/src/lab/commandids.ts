@@ -2,6 +2,8 @@
 export namespace CommandIDs {
   export const showRuns = 'nbmgpu:show-runs';
   export const openRun = 'nbmgpu:open-run';
+  export const compareRuns = 'nbmgpu:compare-runs';
+  export const labelRun = 'nbmgpu:label-run';
   export const stopRun = 'nbmgpu:stop-run';
   export const attachRun = 'nbmgpu:attach-run';
   export const openFolder = 'nbmgpu:open-folder';

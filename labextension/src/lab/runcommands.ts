@@ -10,6 +10,7 @@ import {
 } from '@jupyterlab/translation';
 import {
   closeIcon,
+  editIcon,
   folderIcon,
   linkIcon,
   notebookIcon,
@@ -74,6 +75,12 @@ function runCommands(actions: RunActions, trans: TranslationBundle): IRunCommand
       action: run => actions.openFolder(actions.folderOf(run))
     },
     {
+      id: CommandIDs.labelRun,
+      label: trans.__('Name and Tag the Run…'),
+      icon: editIcon,
+      action: run => actions.label(run)
+    },
+    {
       id: CommandIDs.deleteRun,
       label: trans.__('Delete the Run…'),
       icon: closeIcon,
@@ -86,7 +93,7 @@ function runCommands(actions: RunActions, trans: TranslationBundle): IRunCommand
 /** Commands about a run: the one in the arguments, or the newest to which they apply. */
 export const runCommandsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbmgpu:run-commands',
-  description: 'Commands about a run: stop, follow, notebook, folder, delete.',
+  description: 'Commands about a run: stop, follow, notebook, folder, name, delete.',
   autoStart: true,
   requires: [IRunsModel],
   optional: [

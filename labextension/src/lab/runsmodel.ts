@@ -2,12 +2,14 @@ import type { IDisposable } from '@lumino/disposable';
 import { Signal } from '@lumino/signaling';
 
 import type { LogPage, LogRequest, RunLine } from '../generated/report';
+import type { RunLabels } from '../generated/runs';
 import type { RunSummary, Update } from '../generated/server';
 import type { RunsServer, ServerConnectionState, Stream } from '../server';
 import {
   EMPTY,
   endedRuns,
   withConnection,
+  withLabels,
   withOlder,
   withoutRun,
   withStatus,
@@ -48,6 +50,10 @@ export class RunsModel implements IRunsModel, IDisposable {
 
   stop(id: string, force: boolean): Promise<void> {
     return this.server.stop(id, force);
+  }
+
+  async setLabels(id: string, labels: RunLabels): Promise<void> {
+    this.setState(withLabels(this.state, id, await this.server.setLabels(id, labels)));
   }
 
   async remove(id: string): Promise<void> {

@@ -5,7 +5,9 @@ import type { Update } from '../generated/server';
 import {
   EMPTY,
   endedRuns,
+  matchingRuns,
   runningRuns,
+  withLabels,
   withUpdate,
   withOlder,
   withoutRun
@@ -53,4 +55,26 @@ test('a run ends once, and a run first seen when it was over does not end', () =
   expect(ids(endedRuns(before, after))).toEqual(['1']);
   expect(endedRuns(after, after)).toEqual([]);
   expect(ids(runningRuns(after))).toEqual(['2']);
+});
+
+test('a filter finds runs by all of its words, in any text and case', () => {
+  const run = (id: string, name: string, tags: string[], headline: string): RunLine =>
+    ({
+      ...line(id, true),
+      title: 'for x in loader:',
+      headline,
+      notebook: 'train.ipynb',
+      status: { label: 'finished' },
+      labels: { name, tags, note: '' }
+    }) as unknown as RunLine;
+  const runs = [
+    run('1', 'small lr', ['sweep'], 'ddp on 2 ranks (cpu)'),
+    run('2', 'large lr', ['sweep', 'best'], 'fsdp on 2 ranks (cpu)')
+  ];
+  expect(ids(matchingRuns(runs, ''))).toEqual(['1', '2']);
+  expect(ids(matchingRuns(runs, ' SWEEP  fsdp '))).toEqual(['2']);
+  expect(ids(matchingRuns(runs, 'train.ipynb finished lr'))).toEqual(['1', '2']);
+  expect(ids(matchingRuns(runs, 'ddp best'))).toEqual([]);
+  const state = withLabels({ ...EMPTY, runs }, '1', { name: 'a', tags: [], note: '' });
+  expect(state.runs.map(each => each.labels.name)).toEqual(['a', 'large lr']);
 });

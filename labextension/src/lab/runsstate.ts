@@ -1,4 +1,5 @@
 import type { RunLine } from '../generated/report';
+import type { RunLabels } from '../generated/runs';
 import type { DeviceUsage, Update, RunList, ServerStatus } from '../generated/server';
 import type { ServerConnectionState } from '../server';
 
@@ -68,6 +69,30 @@ export function withOlder(state: IRunsState, older: RunList): IRunsState {
     more: older.more,
     older: true
   };
+}
+
+/** Replace the labels of a run. */
+export function withLabels(state: IRunsState, id: string, labels: RunLabels): IRunsState {
+  const runs = state.runs.map(run => (run.id === id ? { ...run, labels } : run));
+  return { ...state, runs };
+}
+
+/** The runs whose texts contain all words of `filter`, in any case. */
+export function matchingRuns(runs: readonly RunLine[], filter: string): RunLine[] {
+  const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
+  return runs.filter(run => {
+    const { labels, status, title, headline, notebook, id } = run;
+    const texts = [
+      labels.name,
+      ...labels.tags,
+      labels.note,
+      status.label,
+      title,
+      headline
+    ];
+    const text = [...texts, notebook, id].join('\n').toLowerCase();
+    return words.every(word => text.includes(word));
+  });
 }
 
 /** Remove a run. */

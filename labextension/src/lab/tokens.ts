@@ -2,6 +2,7 @@ import { Token } from '@lumino/coreutils';
 import type { ISignal } from '@lumino/signaling';
 
 import type { LogPage, LogRequest, RunLine } from '../generated/report';
+import type { RunLabels } from '../generated/runs';
 import type { RunSummary } from '../generated/server';
 import type { IRunsState } from './runsstate';
 
@@ -33,6 +34,8 @@ export interface IRunsModel {
   logs(id: string, request: LogRequest): Promise<LogPage>;
   /** Stop a run; with `force`, kill it without writing results back. */
   stop(id: string, force: boolean): Promise<void>;
+  /** Replace the name, the tags and the note of a run. */
+  setLabels(id: string, labels: RunLabels): Promise<void>;
   /** Delete the folder of a finished run. */
   remove(id: string): Promise<void>;
 }

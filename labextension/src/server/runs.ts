@@ -8,8 +8,10 @@ import type {
   LogRequest,
   Parts,
   RankRequest,
-  RankRow
+  RankRow,
+  RunComparison
 } from '../generated/report';
+import type { RunLabels } from '../generated/runs';
 import type {
   Catalogue,
   Update,
@@ -65,6 +67,17 @@ export class RunsServer {
   /** A range of a metric at a higher resolution; null if it has no points. */
   curve(id: string, { name, first, last }: CurveRequest): Promise<CurveLine | null> {
     return this.getJson(runRoute(id, 'curve'), { name, first, last });
+  }
+
+  /** Several runs side by side. */
+  compare(ids: readonly string[]): Promise<RunComparison> {
+    return this.getJson('compare', { runs: ids.join() });
+  }
+
+  /** Replace the name, the tags and the note of a run. */
+  async setLabels(id: string, labels: RunLabels): Promise<RunLabels> {
+    const init = { method: 'PUT', body: JSON.stringify(labels) };
+    return (await this.send(runRoute(id, 'labels'), init)).json() as Promise<RunLabels>;
   }
 
   /** The ranks on some nodes of a run. */

@@ -51,6 +51,8 @@ export class Chart implements IItemView<IChart> {
   private points: IPoints[] = [];
   private zoomed: IScaling['zoom'] = null;
   private isDetailed = false;
+  private axis = '';
+  private entries: HTMLElement[] = [];
   private data: uPlot.AlignedData = [[]];
   private drawn: uPlot | null = null;
   private layout = '';
@@ -71,7 +73,12 @@ export class Chart implements IItemView<IChart> {
   update(spec: IChart): void {
     this.spec = spec;
     const packed = (lines: CurveLine[]) => lines.map(line => line.points).join(' ');
-    if (!this.isDetailed && packed(this.lines) !== packed(spec.lines)) {
+    const axis = spec.axis?.key ?? '';
+    if (
+      axis !== this.axis ||
+      (!this.isDetailed && packed(this.lines) !== packed(spec.lines))
+    ) {
+      this.axis = axis;
       this.setLines(spec.lines);
     }
     setText(this.name, spec.title);
@@ -96,7 +103,7 @@ export class Chart implements IItemView<IChart> {
       return; // not attached; drawn when it is resized
     }
     this.data = this.aligned();
-    const layout = `${this.points.length} ${this.scaling.log} ${this.spec.highlighted}`;
+    const layout = `${this.points.length} ${this.scaling.log} ${this.spec.highlighted} ${this.axis} ${this.spec.colors?.join()}`;
     if (!this.drawn || layout !== this.layout) {
       this.layout = layout;
       this.drawn?.destroy();
@@ -109,8 +116,14 @@ export class Chart implements IItemView<IChart> {
 
   private setLines(lines: CurveLine[]): void {
     this.lines = lines;
-    this.points = lines.map(line => unpack(line.points));
+    this.points = lines.map((line, index) => this.placed(line.points, index));
     this.draw();
+  }
+
+  /** Decode points, and put them on the chart's axis. */
+  private placed(packed: string, line: number): IPoints {
+    const points = unpack(packed);
+    return this.spec.axis?.place(points, line) ?? points;
   }
 
   /** Request the zoomed range at a higher resolution, if the line was downsampled. */
@@ -154,7 +167,9 @@ export class Chart implements IItemView<IChart> {
     const { smoothing, log } = this.scaling;
     const tables = this.points.map((raw, index): uPlot.AlignedData => {
       const { means } = this.lines[index];
-      const even = smoothing ? smoothed(means ? unpack(means) : raw, smoothing) : null;
+      const even = smoothing
+        ? smoothed(means ? this.placed(means, index) : raw, smoothing)
+        : null;
       const soft = even
         ? drawable(interpolated(even, raw.x), log)
         : raw.x.map(() => null);
@@ -166,21 +181,24 @@ export class Chart implements IItemView<IChart> {
   /** Update the legend. */
   private updateLegend(): void {
     const { lines, highlighted } = this.spec;
-    const layout = `${lines.map(line => line.name).join()} ${highlighted}`;
-    this.legend.hidden = lines.length < 2;
+    const layout = `${lines.map(line => line.name).join()} ${highlighted} ${this.spec.colors?.join()}`;
+    this.legend.hidden = lines.length < 2 && !this.spec.colors;
     if (this.legend.hidden || this.legend.dataset.layout === layout) {
       return;
     }
     this.legend.dataset.layout = layout;
-    const entries = lines.map(({ name }, index) => {
+    this.entries = lines.map(({ name }, index) => {
       const entry = make('span', 'chart-entry', {}, name);
       entry.style.setProperty('--nbmgpu-line', this.color(index));
       return entry;
     });
-    this.legend.replaceChildren(...entries);
+    this.legend.replaceChildren(...this.entries);
   }
 
   private color(line: number): string {
+    if (this.spec.colors) {
+      return this.spec.colors[line];
+    }
     if (line === 0) {
       return LINE;
     }
@@ -245,7 +263,8 @@ export class Chart implements IItemView<IChart> {
           size: 20,
           gap: 4,
           space: 60,
-          values: (_, splits) => splits.map(formatStep)
+          values: (_, splits) =>
+            splits.map(x => this.spec.axis?.format(x) ?? formatStep(x))
         },
         {
           ...axis,
@@ -274,7 +293,14 @@ export class Chart implements IItemView<IChart> {
   private updateValue(): void {
     const at = this.drawn?.cursor.idx;
     const steps = this.data[0];
-    if (at === null || at === undefined || at >= steps.length) {
+    const isOutside = at === null || at === undefined || at >= steps.length;
+    if (this.spec.colors) {
+      this.updateEntries(isOutside ? null : at);
+      const position = isOutside ? '' : (this.spec.axis?.format(steps[at]) ?? steps[at]);
+      setText(this.value, String(position));
+      return;
+    }
+    if (isOutside) {
       setText(this.value, this.spec.last);
       return;
     }
@@ -287,6 +313,17 @@ export class Chart implements IItemView<IChart> {
       this.value,
       this.trans.__('%1 at %2', values.filter(Boolean).join(' · ') || '–', steps[at])
     );
+  }
+
+  /** Show each line's last value, or its value nearest to the cursor, in the legend. */
+  private updateEntries(at: number | null): void {
+    this.lines.forEach(({ name, last }, line) => {
+      const value = at === null ? null : nearest(this.data[2 * line + 1], at);
+      const text = at === null ? last : value === null ? '–' : this.formatValue(value);
+      if (this.entries[line]) {
+        setText(this.entries[line], `${name} ${text}`);
+      }
+    });
   }
 
   private onSelect(plot: uPlot): void {
@@ -317,6 +354,21 @@ export class Chart implements IItemView<IChart> {
     const step = this.data[0][Math.min(Math.max(from + by, 0), last)];
     plot.setCursor({ left: plot.valToPos(step, 'x'), top: 10 });
   }
+}
+
+/** The value of a column at an index, or the nearest one within the column's points. */
+function nearest(
+  column: uPlot.AlignedData[number] | undefined,
+  at: number
+): number | null {
+  const from = column ? column.length : 0;
+  for (let by = 0; by < from; by += 1) {
+    const value = column?.[at - by] ?? column?.[at + by];
+    if (typeof value === 'number') {
+      return value;
+    }
+  }
+  return null;
 }
 
 /** A step on the axis: `1200`, `12k`, `1.5M`. */

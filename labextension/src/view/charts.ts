@@ -1,9 +1,9 @@
 import type { CurveLine, Parts } from '../generated/report';
 import { Chart } from './chart';
-import type { IChart, IScaling } from './chartspec';
+import type { IChart } from './chartspec';
+import { chartTools } from './charttools';
 import {
   button,
-  uniqueId,
   KeyedList,
   make,
   setAttribute,
@@ -32,17 +32,8 @@ function create({ source, trans, memory, read }: ISectionContext): ISectionView 
   const grid = make('div', 'charts');
   const slowestRank = make('div', 'more');
   const more = make('div', 'more');
-  const scaling: IScaling = {
-    key: uniqueId(),
-    smoothing: Number(memory.get('smoothing') ?? 0),
-    log: memory.get('log') === true,
-    zoom: null,
-    zoomTo: zoom => {
-      scaling.zoom = zoom;
-      resetZoom.hidden = !zoom;
-      redraw();
-    }
-  };
+  const redraw = () => shownCharts.values().forEach(chart => (chart as Chart).draw());
+  const { scaling, nodes: scalingTools } = chartTools(memory, trans, redraw);
   const chosen = {
     ...((memory.get('charts') as Record<string, boolean> | undefined) ?? {})
   };
@@ -51,7 +42,6 @@ function create({ source, trans, memory, read }: ISectionContext): ISectionView 
     chart => chart.key,
     () => new Chart(scaling, trans, source.detail?.bind(source))
   );
-  const redraw = () => shownCharts.values().forEach(chart => (chart as Chart).draw());
 
   const chips = make('div', 'chips', {
     role: 'group',
@@ -74,36 +64,7 @@ function create({ source, trans, memory, read }: ISectionContext): ISectionView 
     }
   );
 
-  const smoothing = make('input', 'smoothing', {
-    type: 'range',
-    min: '0',
-    max: '1',
-    step: '0.05',
-    value: String(scaling.smoothing)
-  });
-  smoothing.addEventListener('input', () => {
-    scaling.smoothing = Number(smoothing.value);
-    memory.set('smoothing', scaling.smoothing);
-    redraw();
-  });
-  const log = button('toggle', trans.__('Log scale'), () => {
-    scaling.log = !scaling.log;
-    setAttribute(log, 'aria-pressed', String(scaling.log));
-    memory.set('log', scaling.log);
-    redraw();
-  });
-  setAttribute(log, 'aria-pressed', String(scaling.log));
-  const resetZoom = button('toggle', trans.__('Whole run'), () => scaling.zoomTo(null));
-  resetZoom.hidden = true;
-  const tools = make(
-    'div',
-    'tools',
-    {},
-    chips,
-    make('label', 'smooth', {}, trans.__('Smoothing'), smoothing),
-    log,
-    resetZoom
-  );
+  const tools = make('div', 'tools', {}, chips, ...scalingTools);
 
   const update = () => {
     const all = specs(read('curves'), read('throughput'), trans);

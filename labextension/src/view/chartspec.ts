@@ -1,4 +1,5 @@
 import type { CurveLine, CurveRequest } from '../generated/report';
+import type { IPoints } from './points';
 
 /** The content of a chart. */
 export interface IChart {
@@ -11,6 +12,20 @@ export interface IChart {
   seconds: boolean;
   /** The index of the highlighted line, or -1. */
   highlighted: number;
+  /** A color for each line, if the lines are of the same kind: the legend then has their values. */
+  colors?: readonly string[];
+  /** The horizontal axis, by default the step. */
+  axis?: IAxis;
+}
+
+/** A horizontal axis other than the step. */
+export interface IAxis {
+  /** Charts are drawn again when the key changes. */
+  readonly key: string;
+  /** The points of a line, by index, on this axis. */
+  place(points: IPoints, line: number): IPoints;
+  /** Format a position. */
+  format(position: number): string;
 }
 
 /** A chart without content. */

@@ -41,7 +41,7 @@ export function mountRunView(
 }
 
 /** Keeps the user's choices while the view exists. */
-function viewMemory(): IMemory {
+export function viewMemory(): IMemory {
   const kept = new Map<string, unknown>();
   return { get: key => kept.get(key), set: (key, value) => void kept.set(key, value) };
 }

@@ -82,7 +82,13 @@ class LoaderSteps:
         self.progress.begin_batch(shard, loader)
         self.throughput.add_samples(shard.global_samples, self.progress.step)
         if progress:
-            self.recorder.progress("loader", label="epoch", **progress)
+            self.recorder.progress(
+                "loader",
+                label="epoch",
+                samples=self.throughput.total,
+                train_step=self.progress.step,
+                **progress,
+            )
 
     def queue_end(
         self, loader: object, enclosing: EnclosingPass, backwards_before: int | None = None

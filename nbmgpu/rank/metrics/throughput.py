@@ -11,11 +11,16 @@ INTERVAL = 0.5
 
 
 class Throughput:
-    """Counts samples and tokens of all ranks, and records their rates twice a second."""
+    """Counts samples and tokens of all ranks, and records their rates twice a second.
+
+    Attributes:
+        total: number of samples so far.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         """Start counting."""
         self._recorder = recorder
+        self.total = 0
         self._samples, self._tokens, self._since = 0, 0.0, time.monotonic()
 
     def add_tokens(self, tokens: float) -> None:
@@ -25,6 +30,7 @@ class Throughput:
     def add_samples(self, samples: int, step: int) -> None:
         """Count the samples of a global batch, used in optimizer step ``step``."""
         self._samples += samples
+        self.total += samples
         now = time.monotonic()
         seconds = now - self._since
         if seconds <= INTERVAL:

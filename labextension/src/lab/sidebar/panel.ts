@@ -6,12 +6,14 @@ import { h, VirtualDOM, type VirtualElement } from '@lumino/virtualdom';
 import { Widget } from '@lumino/widgets';
 
 import { mgpuIcon } from '../icons';
-import type { IRunsState } from '../runsstate';
+import { matchingRuns, type IRunsState } from '../runsstate';
 import { errorText } from '../../view/errors';
+import { CommandIDs } from '../commandids';
 import type { IRunsModel } from '../tokens';
 import { deviceList } from './devices';
-import { runList } from './runs';
 import { firstRunHelp, notice } from './notice';
+import { runList } from './runs';
+import { runTools } from './tools';
 
 /** The sidebar: the devices of the machine, and the runs of all notebooks. */
 export class Sidebar extends Widget {
@@ -39,8 +41,12 @@ export class Sidebar extends Widget {
     super.onUpdateRequest(message);
     if (this.isVisible) {
       VirtualDOM.render(this.content(this.model.state), this.node);
+      this.checkSelected();
     }
   }
+
+  private filter = '';
+  private readonly selected = new Set<string>();
 
   private content(state: IRunsState): VirtualElement[] {
     const { trans } = this;
@@ -65,13 +71,53 @@ export class Sidebar extends Widget {
     if (!state.runs.length) {
       return state.connection === 'live' ? firstRunHelp(trans) : [];
     }
-    const list = runList(state.runs, {
+    const shown = matchingRuns(state.runs, this.filter);
+    const selected = this.selectedIds(state);
+    const tools = runTools({
+      trans,
+      filter: this.filter,
+      selected: selected.length,
+      setFilter: filter => {
+        this.filter = filter;
+        this.update();
+      },
+      compare: () => void commands.execute(CommandIDs.compareRuns, { ids: selected }),
+      clear: () => {
+        this.selected.clear();
+        this.update();
+      }
+    });
+    const list = runList(shown, {
       trans,
       now: Date.now() / 1000,
       execute: (command, id) => void commands.execute(command, { id }),
-      icon: command => commands.icon(command) as VirtualElement.IRenderer | undefined
+      icon: command => commands.icon(command) as VirtualElement.IRenderer | undefined,
+      select: (id, isSelected) => {
+        if (isSelected) {
+          this.selected.add(id);
+        } else {
+          this.selected.delete(id);
+        }
+        this.update();
+      }
     });
-    return state.more ? [list, this.older()] : [list];
+    return state.more ? [tools, list, this.older()] : [tools, list];
+  }
+
+  /** The selected runs that exist, oldest first: others are compared with the oldest one. */
+  private selectedIds(state: IRunsState): string[] {
+    const ids = state.runs.map(run => run.id).filter(id => this.selected.has(id));
+    return ids.reverse();
+  }
+
+  /** The virtual DOM sets attributes, and a checkbox that was clicked no longer follows them. */
+  private checkSelected(): void {
+    this.node.querySelectorAll<HTMLElement>('.nbmgpu-RunCard').forEach(card => {
+      const box = card.querySelector<HTMLInputElement>('.nbmgpu-RunCard-select');
+      if (box) {
+        box.checked = this.selected.has(card.dataset.run ?? '');
+      }
+    });
   }
 
   private older(): VirtualElement {

@@ -19,7 +19,6 @@ const RUN: RunLine = {
   },
   strategy: 'ddp',
   world_size: 2,
-  devices: ['cpu', 'cpu'],
   title: 'for epoch in range(3):',
   headline: 'ddp on 2 ranks (cpu)',
   notebook: '/home/me/work/train.ipynb',
@@ -35,19 +34,21 @@ const RUN: RunLine = {
     ],
     last: '1.0'
   },
-  failure: ''
+  failure: '',
+  labels: { name: '', tags: [], note: '' }
 };
 
 function draw(runs: RunLine[], host = document.createElement('div')) {
   const execute = vi.fn();
+  const select = vi.fn();
   const trans = nullTranslator.load('nbmgpu');
   VirtualDOM.render(
-    h.div(runList(runs, { trans, execute, now: 1200, icon: () => undefined })),
+    h.div(runList(runs, { trans, execute, select, now: 1200, icon: () => undefined })),
     host
   );
   const button = (name: string): HTMLButtonElement | null =>
     host.querySelector(`button[title="${name}"]`);
-  return { host, execute, button };
+  return { host, execute, select, button };
 }
 
 test('a running run shows its progress, and can be stopped but not deleted', () => {
@@ -106,4 +107,16 @@ test('an update keeps the nodes, and so the focus', () => {
   draw([newer, { ...RUN, duration: 66, curve: { ...RUN.curve, last: '0.9' } }], host);
   expect(document.activeElement?.getAttribute('aria-label')).toBe(`Stop: run ${RUN.id}`);
   host.remove();
+});
+
+test('a name replaces the title, tags are shown, and a checkbox selects the run', () => {
+  const labels = { name: 'small lr', tags: ['sweep', 'mnist'], note: 'worth a look' };
+  const { host, select } = draw([{ ...RUN, labels }]);
+  const title = host.querySelector<HTMLElement>('.nbmgpu-RunCard-title')!;
+  expect(title.textContent).toBe('small lr');
+  expect(title.title).toContain('worth a look');
+  expect(host.querySelector('.nbmgpu-RunCard-tags')?.textContent).toBe('sweepmnist');
+  document.body.append(host); // a change is reported by attached elements only
+  host.querySelector<HTMLInputElement>('input[type=checkbox]')!.click();
+  expect(select).toHaveBeenCalledWith(RUN.id, true);
 });

@@ -17,6 +17,8 @@ export interface IListContext {
   readonly execute: (command: string, id: string) => void;
   /** The icon of a command. */
   readonly icon: (command: string) => VirtualElement.IRenderer | undefined;
+  /** Select a run for a comparison, or not. */
+  readonly select: (id: string, selected: boolean) => void;
 }
 
 const NO_ICON: VirtualElement.IRenderer = { render: () => undefined };
@@ -34,6 +36,7 @@ export function runList(runs: readonly RunLine[], context: IListContext): Virtua
 
 function card(run: RunLine, context: IListContext): VirtualElement {
   const { trans, execute } = context;
+  const { name, note } = run.labels;
   return h.li(
     {
       key: run.id,
@@ -42,18 +45,20 @@ function card(run: RunLine, context: IListContext): VirtualElement {
     },
     h.div(
       { className: 'nbmgpu-RunCard-head' },
+      checkbox(run, context),
       h.span({ className: 'nbmgpu-RunCard-dot', 'aria-hidden': 'true' }),
       h.button(
         {
           className: 'nbmgpu-RunCard-title',
-          title: trans.__('Open run %1', run.id),
+          title: [trans.__('Open run %1', run.id), note].filter(Boolean).join('\n\n'),
           onclick: () => execute(CommandIDs.openRun, run.id)
         },
-        run.title || run.headline
+        name || run.title || run.headline
       ),
       h.span({ className: 'nbmgpu-RunCard-state' }, run.status.label)
     ),
     h.div({ className: 'nbmgpu-RunCard-where' }, where(run, context)),
+    tags(run),
     h.div(
       { className: 'nbmgpu-RunCard-body' },
       h.div(
@@ -66,6 +71,27 @@ function card(run: RunLine, context: IListContext): VirtualElement {
     progress(run, trans),
     run.failure ? h.div({ className: 'nbmgpu-RunCard-failure' }, run.failure) : '',
     h.div({ className: 'nbmgpu-RunCard-actions' }, actions(run, context))
+  );
+}
+
+/** Selects a run for a comparison. The sidebar sets which are checked. */
+function checkbox(run: RunLine, { trans, select }: IListContext): VirtualElement {
+  return h.input({
+    type: 'checkbox',
+    className: 'nbmgpu-RunCard-select',
+    title: trans.__('Select to compare'),
+    'aria-label': trans.__('Select run %1 to compare', run.id),
+    onchange: event => select(run.id, (event.currentTarget as HTMLInputElement).checked)
+  });
+}
+
+function tags({ labels }: RunLine): VirtualElement | string {
+  if (!labels.tags.length) {
+    return '';
+  }
+  return h.div(
+    { className: 'nbmgpu-RunCard-tags' },
+    ...labels.tags.map(tag => h.span({ className: 'nbmgpu-RunCard-tag' }, tag))
   );
 }
 
@@ -182,6 +208,7 @@ function actions(run: RunLine, { trans, execute, icon }: IListContext): VirtualE
       ? [action(CommandIDs.revealNotebook, trans.__('Show its notebook'))]
       : []),
     action(CommandIDs.openFolder, trans.__('Open its folder')),
+    action(CommandIDs.labelRun, trans.__('Name and tag it')),
     // Delete takes the place of Stop, so it asks for confirmation.
     h.span({ key: 'gap', className: 'nbmgpu-RunCard-gap' }),
     end

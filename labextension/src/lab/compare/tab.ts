@@ -1,0 +1,124 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { Message } from '@lumino/messaging';
+import { Widget } from '@lumino/widgets';
+
+import type { RunComparison } from '../../generated/report';
+import { errorText } from '../../view/errors';
+import { mountRunComparison } from '../../view/runcomparison';
+import { mgpuIcon } from '../icons';
+import { isRunning } from '../runsstate';
+import type { IRunsModel } from '../tokens';
+
+/** Milliseconds between two requests while a compared run goes on. */
+const INTERVAL = 2000;
+
+/** The callbacks of the tab. */
+export interface ICompareActions {
+  /** Request the comparison. */
+  compare(ids: readonly string[]): Promise<RunComparison>;
+  /** Open a run in its own tab. */
+  open(id: string): void;
+}
+
+/** Several runs side by side, in a tab. */
+export class CompareTab extends Widget {
+  constructor(
+    ids: readonly string[],
+    private readonly model: IRunsModel,
+    private readonly actions: ICompareActions,
+    private readonly trans: TranslationBundle
+  ) {
+    super();
+    this.ids = [...ids];
+    this.addClass('nbmgpu-RunTab');
+    this.title.icon = mgpuIcon;
+    this.node.tabIndex = -1;
+    this.notice.className = 'nbmgpu-RunTab-notice';
+    this.notice.setAttribute('role', 'status');
+    this.notice.hidden = true;
+    this.node.append(this.notice);
+    const tableActions = {
+      open: (id: string) => actions.open(id),
+      remove: (id: string) => this.remove(id)
+    };
+    this.view = mountRunComparison(this.node, tableActions, trans);
+    this.setTitle();
+    model.changed.connect(this.onRunsChanged, this);
+    void this.load();
+  }
+
+  /** The ids of the compared runs. */
+  runIds(): readonly string[] {
+    return this.ids;
+  }
+
+  override dispose(): void {
+    if (!this.isDisposed) {
+      window.clearTimeout(this.timer);
+      this.model.changed.disconnect(this.onRunsChanged, this);
+      this.view.dispose();
+      super.dispose();
+    }
+  }
+
+  protected override onActivateRequest(message: Message): void {
+    super.onActivateRequest(message);
+    this.node.focus();
+  }
+
+  protected override onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    void this.load();
+  }
+
+  private remove(id: string): void {
+    if (this.ids.length > 1) {
+      this.ids = this.ids.filter(each => each !== id);
+      this.setTitle();
+      void this.load();
+    }
+  }
+
+  private setTitle(): void {
+    const count = this.ids.length;
+    this.title.label = this.trans._n('%1 run', '%1 runs compared', count);
+    this.title.caption = this.ids.join('\n');
+  }
+
+  /** Load again when the list has other entries for these runs: progress, an end, other labels. */
+  private onRunsChanged(): void {
+    const entries = this.model.state.runs.filter(run => this.ids.includes(run.id));
+    const seen = JSON.stringify(
+      entries.map(run => [run.labels, run.status.state, isRunning(run) && run.curve])
+    );
+    if (seen !== this.seen && this.isVisible && !this.timer) {
+      this.seen = seen;
+      this.timer = window.setTimeout(() => {
+        this.timer = 0;
+        void this.load();
+      }, INTERVAL);
+    }
+  }
+
+  private async load(): Promise<void> {
+    const requested = this.ids;
+    let text = '';
+    try {
+      const comparison = await this.actions.compare(requested);
+      if (this.isDisposed || requested !== this.ids) {
+        return; // answered too late
+      }
+      this.view.update(comparison);
+    } catch (reason) {
+      text = errorText(reason);
+    }
+    this.notice.textContent = text;
+    this.notice.hidden = !text;
+  }
+
+  private ids: string[];
+  private seen = '';
+  private timer = 0;
+  private readonly notice = document.createElement('div');
+  private readonly view: ReturnType<typeof mountRunComparison>;
+}

@@ -1,0 +1,106 @@
+import type { RunComparison } from '../../generated/report';
+import { Chart } from '../chart';
+import type { IChart } from '../chartspec';
+import { chartTools } from '../charttools';
+import { KeyedList, make, setText } from '../dom';
+import type { IMemory, ITranslate } from '../source';
+import { onThemeChange } from '../theme';
+import { AXES, axisOf, knownAxes, type AxisName } from './axes';
+import { runColor } from './colors';
+
+/** A chart per metric, with a line per run. */
+export class ComparisonCharts {
+  readonly node: HTMLElement;
+  private comparison: RunComparison | null = null;
+  private readonly axis: HTMLSelectElement;
+  private readonly grid = make('div', 'charts');
+  private readonly more = make('div', 'more');
+  private readonly charts: KeyedList<IChart>;
+  private readonly endTheme: () => void;
+
+  constructor(
+    memory: IMemory,
+    private readonly trans: ITranslate
+  ) {
+    const each = (action: (chart: Chart) => void) =>
+      this.charts.values().forEach(chart => action(chart as Chart));
+    const { scaling, nodes } = chartTools(memory, trans, () =>
+      each(chart => chart.draw())
+    );
+    this.charts = new KeyedList<IChart>(
+      this.grid,
+      chart => chart.key,
+      () => new Chart(scaling, trans)
+    );
+    this.axis = make('select', 'axis');
+    this.axis.addEventListener('change', () => {
+      scaling.zoomTo(null);
+      this.draw();
+    });
+    const label = make('label', 'smooth', {}, trans.__('Horizontal axis'), this.axis);
+    const tools = make('div', 'tools', {}, label, ...nodes);
+    this.node = make(
+      'section',
+      'curves',
+      { 'aria-label': trans.__('Curves') },
+      tools,
+      this.grid,
+      this.more
+    );
+    this.endTheme = onThemeChange(() => each(chart => chart.updateTheme()));
+  }
+
+  update(comparison: RunComparison): void {
+    this.comparison = comparison;
+    this.updateAxes();
+    this.draw();
+    this.more.hidden = !comparison.hidden;
+    setText(this.more, this.trans.__('%1 more metrics', comparison.hidden));
+  }
+
+  dispose(): void {
+    this.endTheme();
+    this.charts.dispose();
+  }
+
+  private updateAxes(): void {
+    const known = knownAxes(this.comparison?.runs ?? []);
+    if (this.axis.dataset.known === known.join()) {
+      return;
+    }
+    this.axis.dataset.known = known.join();
+    const chosen = this.axis.value as AxisName;
+    const names: Record<AxisName, string> = {
+      step: this.trans.__('Step'),
+      epochs: this.trans.__('Epoch'),
+      samples: this.trans.__('Samples'),
+      seconds: this.trans.__('Time')
+    };
+    const options = AXES.filter(name => known.includes(name)).map(name =>
+      make('option', '', { value: name }, names[name])
+    );
+    this.axis.replaceChildren(...options);
+    this.axis.value = known.includes(chosen) ? chosen : 'step';
+  }
+
+  private draw(): void {
+    const { runs, metrics } = this.comparison ?? { runs: [], metrics: [] };
+    const axis = this.axis.value as AxisName;
+    this.charts.update(
+      metrics.map(metric => ({
+        key: metric.name,
+        title: metric.name,
+        last: '',
+        finite: true,
+        lines: metric.lines.map((line, index) => ({
+          ...line,
+          name: runs[metric.runs[index]].title
+        })),
+        seconds: false,
+        highlighted: -1,
+        colors: metric.runs.map(runColor),
+        axis: axisOf(axis, runs, metric.runs)
+      }))
+    );
+  }
+}

@@ -1,0 +1,1 @@
+export { mountRunComparison, type IRunComparisonView } from './mount';

@@ -1,0 +1,87 @@
+"""Removes the folders of runs that are over, by age and size."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbmgpu.errors import OptionError
+
+from .run import Run
+
+
+@dataclass(frozen=True)
+class RunSize:
+    """A run, and the bytes that its folder takes on the disk."""
+
+    run: Run
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class CleanCriteria:
+    """Which runs to remove: those that meet all criteria.
+
+    Attributes:
+        older: seconds since they were started, at least.
+        larger: bytes of their folders, at least.
+        keep_tagged: whether runs with tags stay.
+    """
+
+    older: float = 0.0
+    larger: int = 0
+    keep_tagged: bool = False
+
+
+def folder_size(folder: Path) -> int:
+    """Return the bytes that the files below ``folder`` take on the disk, links not followed."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+            except OSError:  # removed meanwhile
+                continue
+    return total
+
+
+def sizes(runs: Iterable[Run]) -> list[RunSize]:
+    """Return the size of each run."""
+    return [RunSize(run, folder_size(run.folder)) for run in runs]
+
+
+def to_remove(found: Iterable[RunSize], criteria: CleanCriteria) -> list[RunSize]:
+    """Return the runs that ``remove`` would remove, active ones left out."""
+    before = time.time() - criteria.older
+    return [
+        each
+        for each in found
+        if each.run.record.created <= before
+        and each.nbytes >= criteria.larger
+        and not (criteria.keep_tagged and each.run.labels.tags)
+        and each.run.over
+    ]
+
+
+def remove(found: Iterable[RunSize]) -> list[RunSize]:
+    """Remove the folders of runs; return those that are removed.
+
+    Runs whose results their notebook has not collected yet stay, as does what the operating system
+    refuses to remove.
+    """
+    removed = []
+    for each in found:
+        try:
+            each.run.delete()
+        except OptionError:
+            continue
+        except OSError:
+            shutil.rmtree(each.run.folder, ignore_errors=True)
+            if each.run.folder.exists():
+                continue
+        removed.append(each)
+    return removed

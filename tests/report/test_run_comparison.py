@@ -1,0 +1,124 @@
+"""Several runs side by side: columns, curves, axes and differences of cells."""
+
+import pytest
+
+import nbmgpu
+from nbmgpu.errors import OptionError
+from nbmgpu.report.curves import decode_points
+from nbmgpu.report.run_comparison import comparison_of
+
+CELL = "opt = SGD(lr={lr})\nfor x, y in loader:\n    loss = criterion(model(x), y)\n"
+
+
+@pytest.fixture
+def two_runs(staged):
+    """A run that ended at loss 0.5 and accuracy 0.9, and a slower, better one under fsdp."""
+    runs = []
+    for index, (strategy, last, lr) in enumerate([("ddp", 0.5, 0.1), ("fsdp", 0.25, 0.01)]):
+        values = {"mesh": [], "gpus": 2, "precision": ("bf16" if index else None), "clip": 1.0}
+        played = staged(2, strategy=strategy, cell=CELL.format(lr=lr), values=values)
+        played.start()
+        for rank in range(2):
+            played.points("loss", [1, 2, 3], [2.0, 0.1, last], rank=rank, weight=0.5)
+        played.points("accuracy", [3], [0.9 + index / 100])
+        for step in (1, 2, 3):
+            position = {"samples": 8 * step, "train_step": step}
+            played.progress_at(100.0 + step, step % 2, 2, epoch=1 + step // 2, **position)
+            played.vitals_at(100.0 + step, 0, step, memory=(4 - step) << 20, step_time=0.1)
+        played.finish()
+        played.close()
+        runs.append(played.run)
+    return runs
+
+
+def column(comparison, name):
+    (found,) = [column for column in comparison.columns if column.name == name]
+    return found
+
+
+def texts(comparison, name):
+    return [cell.text for cell in column(comparison, name).cells]
+
+
+def test_the_table_has_what_differs_first(two_runs):
+    found = nbmgpu.compare_runs(*(run.id for run in two_runs))
+    assert [column.differs for column in found.columns] == sorted(
+        (column.differs for column in found.columns), reverse=True
+    )
+    assert found.columns[0].name == "strategy"
+    assert texts(found, "strategy") == ["ddp", "fsdp"]
+    assert texts(found, "precision") == ["", "bf16"]
+    assert not [c for c in found.columns if c.name == "clip"]  # equal, and only a setting
+    assert texts(found, "loss") == ["0.5", "0.25"]
+    assert texts(found, "lowest loss") == ["0.1", "0.1"]
+    assert column(found, "accuracy").best == "highest"
+    assert texts(found, "memory of a rank") == ["3.0 MiB", "3.0 MiB"]  # the most, not the newest
+    assert texts(found, "steps") == ["3", "3"]
+
+
+def test_the_frame_has_a_row_per_run_and_numbers(two_runs):
+    frame = nbmgpu.compare_runs(*two_runs).to_frame()
+    assert list(frame.index) == [run.id for run in two_runs]
+    assert frame["loss"].tolist() == [0.5, 0.25]
+    assert frame.sort_values("loss")["strategy"].tolist() == ["fsdp", "ddp"]
+
+
+def test_each_metric_has_a_line_for_each_run_that_logged_it(two_runs, staged):
+    empty = staged(1)
+    empty.start()
+    empty.run.refresh()
+    for run in two_runs:
+        run.refresh()
+    found = comparison_of([*two_runs, empty.run])
+    assert [metric.name for metric in found.metrics] == ["loss", "accuracy"]
+    assert found.metrics[0].runs == [0, 1]
+    steps, values = decode_points(found.metrics[0].lines[1].points)
+    assert steps.tolist() == [1, 2, 3]
+    assert values.tolist() == pytest.approx([2.0, 0.1, 0.25])
+    assert found.runs[2].axes.seconds == ""  # it has no step yet
+
+
+def test_steps_have_positions_in_samples_epochs_and_seconds(two_runs):
+    axes = nbmgpu.compare_runs(*two_runs).runs[0].axes
+    assert [part.tolist() for part in decode_points(axes.samples)] == [[0, 1, 2, 3], [0, 8, 16, 24]]
+    steps, epochs = decode_points(axes.epochs)
+    assert steps.tolist() == [0, 1, 2, 3]
+    assert epochs.tolist() == [0, 0.5, 1, 1.5]
+    steps, seconds = decode_points(axes.seconds)
+    assert steps.tolist() == [1, 2, 3]
+    assert (seconds[1:] - seconds[:-1]).tolist() == pytest.approx([1, 1])
+
+
+def test_cells_are_compared_with_the_first(two_runs):
+    first, second = nbmgpu.compare_runs(*two_runs).cells
+    assert first.lines == []
+    kinds = [(line.kind, line.text) for line in second.lines]
+    assert kinds[:2] == [("removed", "opt = SGD(lr=0.1)"), ("added", "opt = SGD(lr=0.01)")]
+    assert {kind for kind, _ in kinds[2:]} == {"same"}
+
+
+def test_html_escapes_names_and_cells(staged):
+    runs = []
+    for name in ("<script>alert(1)</script>", "b"):
+        played = staged(1, cell=f"# <b>{name}</b>\nx = 1\n", values={"name": name})
+        played.start()
+        played.points("<i>loss</i>", [1, 2], [1.0, 2.0])
+        played.finish()
+        played.close()
+        runs.append(played.run)
+    html = nbmgpu.compare_runs(*runs)._repr_html_()
+    assert "<script" not in html
+    assert "<i>" not in html
+    assert "<b>" not in html
+    assert "&lt;script&gt;alert(1)" in html
+    assert html.count("<path") >= 3  # the frame, and a line per run
+    assert "alert(1)" in repr(nbmgpu.compare_runs(*runs))
+
+
+def test_two_different_runs_are_needed(two_runs):
+    run = two_runs[0]
+    with pytest.raises(OptionError, match="From 2 to 32 runs") as raised:
+        nbmgpu.compare_runs(run.id, run)
+    assert f"nbmgpu.compare_runs('{two_runs[1].id}', '{run.id}')" in str(raised.value)
+    with pytest.raises(OptionError, match="There is no run 'nothing'"):
+        nbmgpu.compare_runs(run, "nothing")
