@@ -38,7 +38,6 @@ def test_a_bad_list_of_nodes_is_refused(runs, staged):
 def test_the_list_names_each_device_once(runs, staged):
     (line,) = runs.request("runs").json["runs"]
     assert line["headline"] == "ddp on 8 ranks of 4 nodes (cuda:0-1)"
-    assert line["headline"] == "ddp on 8 ranks of 4 nodes (cuda:0-1)"
 
 
 def test_a_run_of_the_same_name_is_read_anew(runs, stage, staged):
