@@ -48,7 +48,7 @@ def test_of_an_empty_run(staged):
     view = shown(staged(2))
     assert (view.part_status["label"], view.part_status["over"]) == ("starting", False)
     assert view.part_about["headline"] == "ddp on 2 ranks (cpu)"
-    assert view.part_curves == {"shown": [], "hidden": 0}
+    assert view.part_curves == {"shown": [], "hidden": 0, "epochs": []}
     assert view.part_progress == view.part_notices == []
     assert view.part_failure is None
     assert [row["label"] for row in view.part_ranks] == ["starting", "starting"]

@@ -16,12 +16,12 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
 
-from idioms.architectures import cell_of
-from idioms.comparison import compare
-from idioms.idiom import Idiom, idiom
-from idioms.model_parallelism import MODELS, TEXTS, TRAIN_MODEL
+from idioms.architectures import cell_of  # noqa: E402
+from idioms.comparison import compare  # noqa: E402
+from idioms.idiom import Idiom, idiom  # noqa: E402
+from idioms.model_parallelism import MODELS, TEXTS, TRAIN_MODEL  # noqa: E402
 
-from nbmgpu.errors import NbmgpuError
+from nbmgpu.errors import NbmgpuError  # noqa: E402
 
 
 def of_tokens(name: str) -> Idiom:

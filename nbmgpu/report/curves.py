@@ -25,6 +25,9 @@ ALL_POINTS = 8000
 CURVES = 24
 """Maximum curves shown; ``Run.metrics`` has all."""
 
+MAX_EPOCHS = 50
+"""Maximum number of epochs whose ends are drawn."""
+
 RATES = ("samples/s", "tokens/s")
 """Metrics that are shown as throughput."""
 
@@ -71,10 +74,18 @@ class CurveRequest:
 
 @dataclass(frozen=True)
 class Curves:
-    """The metrics, the loss first; ``hidden`` counts those left out."""
+    """The metrics, the loss first.
+
+    Attributes:
+        shown: their lines.
+        hidden: the number of those left out.
+        epochs: the steps at which epochs of the training loader end, if there are at most
+            ``MAX_EPOCHS``.
+    """
 
     shown: list[CurveLine]
     hidden: int
+    epochs: list[float]
 
 
 @dataclass(frozen=True)
@@ -110,7 +121,18 @@ def curves(view: RunView) -> Curves:
     names = [name for name in curve_names(view) if name not in RATES]
     shown = names[:CURVES]
     limit = min(POINTS, ALL_POINTS // max(1, len(shown)))
-    return Curves([curve_line(n, view.curves[n], limit) for n in shown], len(names) - len(shown))
+    lines = [curve_line(name, view.curves[name], limit) for name in shown]
+    return Curves(lines, len(names) - len(shown), epoch_ends(view))
+
+
+def epoch_ends(view: RunView) -> list[float]:
+    """Return the steps at which epochs end, between the steps whose epochs are known."""
+    positions = view.clock.epochs
+    last = int(positions[-1][1]) if positions else 0
+    if not 0 < last <= MAX_EPOCHS:
+        return []
+    steps, epochs = np.array([(0, 0.0), *positions]).T
+    return [round(float(step), 2) for step in np.interp(np.arange(1, last + 1), epochs, steps)]
 
 
 def curve_line(name: str, curve: Curve, limit: int = POINTS) -> CurveLine:

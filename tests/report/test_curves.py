@@ -15,6 +15,7 @@ from nbmgpu.report.curves import (
     curve_detail,
     curves,
     downsample,
+    epoch_ends,
     straggler,
     throughput,
 )
@@ -206,3 +207,19 @@ class TestThroughput:
         found = self.heartbeats(run, own=[0.009])
         assert [line.name for line in found.step_times] == ["step"]
         assert straggler(run.run) is None
+
+
+def test_epochs_end_between_known_steps(staged):
+    played = staged(1)
+    played.start()
+    for step, batch in [(4, 4), (14, 4), (30, 10)]:
+        position = {"samples": 8 * step, "train_step": step}
+        played.progress(batch, 10, epoch=1 + (step - 1) // 10, **position)
+    assert epoch_ends(played.polled().view) == [10.0, 20.0, 30.0]
+
+
+def test_many_epochs_are_not_marked(staged):
+    played = staged(1)
+    played.start()
+    played.progress(1, 1, epoch=51, samples=8, train_step=51)
+    assert epoch_ends(played.polled().view) == []

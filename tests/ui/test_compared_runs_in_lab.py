@@ -27,7 +27,7 @@ for epoch in range(3):
         opt.zero_grad()
         loss.backward()
         opt.step()
-    nbmgpu.log(accuracy=epoch / 3)
+    nbmgpu.log(accuracy=epoch / 3, val_accuracy=epoch / 4)
 """
 
 NAMES = ("small steps", "large steps", "no steps")
@@ -97,6 +97,20 @@ def test_runs_are_filtered_compared_and_renamed(lab, page, shoot):
     tab.get_by_text(f"Cell of {NAMES[1]}, compared with {NAMES[0]}").click()
     expect(tab.locator(".nbmgpu-diff-line[data-kind=added]").last).to_contain_text("lr=0.1")
     shoot("compared-runs")
+    # In the run's own tab, both accuracies are in one chart, which can be saved.
+    tab.get_by_role("button", name=NAMES[1], exact=True).click()
+    run = page.get_by_role("region", name="Run on several ranks").filter(visible=True)
+    accuracy = run.get_by_role("figure").filter(has_text="accuracy")
+    expect(accuracy.locator(".nbmgpu-chart-entry")).to_have_text(
+        ["accuracy 0.6667", "val_accuracy 0.5"]
+    )
+    accuracy.hover()
+    with page.expect_download() as download:
+        accuracy.get_by_role("button", name="Download this chart as PNG").click()
+    assert download.value.suggested_filename == "accuracy.png"
+    assert download.value.path().read_bytes().startswith(b"\x89PNG")
+    shoot("epochs")
+    page.get_by_role("tab", name="2 runs compared").click()
     # A run leaves the comparison.
     tab.get_by_role("button", name=f"Remove {NAMES[1]} from the comparison").click()
     expect(rows).to_have_count(1)

@@ -27,10 +27,17 @@ export interface CurveRequest {
   last: number;
 }
 
-/** The metrics, the loss first; `hidden` counts those left out. */
+/** The metrics, the loss first. */
 export interface Curves {
+  /** their lines. */
   shown: CurveLine[];
+  /** the number of those left out. */
   hidden: number;
+  /**
+   * the steps at which epochs of the training loader end, if there are at most
+   * `MAX_EPOCHS`.
+   */
+  epochs: number[];
 }
 
 /** How fast a run is. */

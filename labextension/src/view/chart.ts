@@ -26,7 +26,10 @@
 import uPlot from 'uplot';
 import type { CurveLine } from '../generated/report';
 import { NO_CHART, type Detail, type IChart, type IScaling } from './chartspec';
-import { make, setAttribute, setText, type IItemView } from './dom';
+import { downloadImage } from './chartimage';
+import { formatStep, nearest } from './charttext';
+import { button, make, setAttribute, setText, type IItemView } from './dom';
+import { drawEpochs } from './epochlines';
 import { formatNumber, formatSeconds } from './format';
 import { drawable, unpack, type IPoints } from './points';
 import { interpolated, smoothed } from './smoothing';
@@ -64,8 +67,11 @@ export class Chart implements IItemView<IChart> {
     private trans: ITranslate,
     private detail?: Detail
   ) {
+    const image = button('chart-image', '⤓', () => this.download());
+    setAttribute(image, 'aria-label', trans.__('Download this chart as PNG'));
+    image.title = trans.__('Download this chart as PNG');
     const head = make('div', 'chart-head', {}, this.name, this.value);
-    this.node = make('figure', 'chart', {}, head, this.plot, this.legend);
+    this.node = make('figure', 'chart', {}, head, this.plot, this.legend, image);
     this.sizes.observe(this.plot);
     this.plot.addEventListener('keydown', event => this.onKey(event));
   }
@@ -129,16 +135,22 @@ export class Chart implements IItemView<IChart> {
   /** Request the zoomed range at a higher resolution, if the line was downsampled. */
   private async loadDetail(): Promise<void> {
     const { zoomed } = this;
-    const [line, ...others] = this.spec.lines;
+    const { detail, spec } = this;
     this.isDetailed = false;
-    if (!this.detail || !zoomed || others.length || !line?.means) {
+    if (!detail || !zoomed || !spec.lines.some(line => line.means)) {
       return;
     }
-    const request = { name: line.name, first: zoomed[0], last: zoomed[1] };
-    const detailed = await this.detail(request).catch(() => null);
-    if (detailed && zoomed === this.zoomed) {
+    const [first, last] = zoomed;
+    const detailed = await Promise.all(
+      spec.lines.map(async line =>
+        line.means
+          ? ((await detail({ name: line.name, first, last }).catch(() => null)) ?? line)
+          : line
+      )
+    );
+    if (zoomed === this.zoomed) {
       this.isDetailed = true;
-      this.setLines([detailed]);
+      this.setLines(detailed);
     }
   }
 
@@ -146,6 +158,13 @@ export class Chart implements IItemView<IChart> {
   updateTheme(): void {
     this.layout = '';
     this.draw();
+  }
+
+  private download(): void {
+    const canvas = this.plot.querySelector('canvas');
+    if (canvas) {
+      downloadImage(canvas, this.spec.title);
+    }
   }
 
   dispose(): void {
@@ -276,6 +295,7 @@ export class Chart implements IItemView<IChart> {
       ],
       series: [{}, ...series],
       hooks: {
+        drawClear: [plot => drawEpochs(plot, this.spec.epochs ?? [], this.palette.muted)],
         setCursor: [() => this.updateValue()],
         setSelect: [plot => this.onSelect(plot)]
       }
@@ -354,27 +374,4 @@ export class Chart implements IItemView<IChart> {
     const step = this.data[0][Math.min(Math.max(from + by, 0), last)];
     plot.setCursor({ left: plot.valToPos(step, 'x'), top: 10 });
   }
-}
-
-/** The value of a column at an index, or the nearest one within the column's points. */
-function nearest(
-  column: uPlot.AlignedData[number] | undefined,
-  at: number
-): number | null {
-  const from = column ? column.length : 0;
-  for (let by = 0; by < from; by += 1) {
-    const value = column?.[at - by] ?? column?.[at + by];
-    if (typeof value === 'number') {
-      return value;
-    }
-  }
-  return null;
-}
-
-/** A step on the axis: `1200`, `12k`, `1.5M`. */
-function formatStep(step: number): string {
-  if (!Number.isInteger(step)) {
-    return '';
-  }
-  return step < 1e4 ? String(step) : step < 1e6 ? `${step / 1e3}k` : `${step / 1e6}M`;
 }

@@ -11,8 +11,10 @@ import {
   setText
 } from './dom';
 import { formatSeconds, stepCost } from './format';
+import { groupMetrics } from './metricgroups';
 import type { ISection, ISectionContext, ISectionView } from './section';
 import { unpack } from './points';
+import { runColor } from './runcomparison/colors';
 import type { ITranslate } from './source';
 import { onThemeChange } from './theme';
 
@@ -108,16 +110,22 @@ function specs(
   throughput: Parts['throughput'],
   trans: ITranslate
 ): IChart[] {
-  const single = (line: CurveLine): IChart => ({
-    key: line.name,
-    title: line.name,
-    last: line.last,
-    finite: line.finite,
-    lines: [line],
+  const { epochs } = curves;
+  const chart = (name: string, lines: readonly CurveLine[]): IChart => ({
+    key: name,
+    title: name,
+    last: lines[0].last,
+    finite: lines.every(line => line.finite),
+    lines: [...lines],
     seconds: false,
-    highlighted: -1
+    highlighted: -1,
+    colors: lines.length > 1 ? lines.map((_, index) => runColor(index)) : undefined,
+    epochs
   });
-  const all = [...curves.shown, ...throughput.rates].map(single);
+  const all = [
+    ...groupMetrics(curves.shown).map(({ name, lines }) => chart(name, lines)),
+    ...throughput.rates.map(line => chart(line.name, [line]))
+  ];
   if (throughput.step_times.length) {
     all.push(stepTime(throughput, trans));
   }

@@ -14,6 +14,8 @@ export interface IChart {
   highlighted: number;
   /** A color for each line, if the lines are of the same kind: the legend then has their values. */
   colors?: readonly string[];
+  /** The steps at which epochs end. */
+  epochs?: readonly number[];
   /** The horizontal axis, by default the step. */
   axis?: IAxis;
 }
