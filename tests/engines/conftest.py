@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from entry_points import example_of_contributing, installed
-from kubernetes_cluster import CLAIM, IMAGE, KubernetesCluster, why_not
+from kubernetes_cluster import KubernetesCluster, played_kubernetes
 from ray_cluster import RayCluster, started_ray
 from runs_folder import runs_folder  # noqa: F401
 from slurm_cluster import INSTALL, SlurmCluster, missing_program
@@ -47,34 +47,14 @@ def last_lines(folder: Path) -> str:
     return "; ".join(f"{name}: {text.splitlines()[-1]}" for name, text in texts.items() if text)
 
 
-PROFILE = """
-[kubernetes_played]
-engine = "kubernetes"
-
-[kubernetes_played.engine_option]
-claim = "{claim}"
-mount = "{mount}"
-image = "{image}"
-"""
-
-
 @pytest.fixture(scope="module")
 def kubernetes_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesCluster]:
     """Play Kubernetes; the profile ``kubernetes_played`` has what runs need there."""
-    if reason := why_not():
-        pytest.skip(reason)
+    notebook = tmp_path_factory.mktemp("notebook")
     shared = tmp_path_factory.getbasetemp()
-    cluster = KubernetesCluster(tmp_path_factory.mktemp("kubernetes"), shared)
-    config = tmp_path_factory.mktemp("config")
-    (config / "nbmgpu").mkdir()
-    text = PROFILE.format(claim=CLAIM, mount=shared, image=IMAGE)
-    (config / "nbmgpu" / "engines.toml").write_text(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KUBECONFIG", str(cluster.config))
-        patch.setenv("JUPYTER_CONFIG_DIR", str(config))
-        patch.chdir(tmp_path_factory.mktemp("notebook"))
+    with played_kubernetes(shared) as cluster, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(notebook)
         yield cluster
-    cluster.stop()
 
 
 @pytest.fixture(scope="module")

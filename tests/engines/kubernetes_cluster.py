@@ -15,15 +15,17 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import yaml
 from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 
@@ -40,6 +42,39 @@ eval "$4"
 cd / && shift 4 && exec "$@"
 """
 """Makes a container of a process: host name, names of pods, hidden folder, volumes."""
+
+
+PROFILE = """
+[kubernetes_played]
+engine = "kubernetes"
+
+[kubernetes_played.engine_option]
+claim = "{claim}"
+mount = "{mount}"
+image = "{image}"
+"""
+
+
+@contextmanager
+def played_kubernetes(shared: Path) -> Iterator[KubernetesCluster]:
+    """Play a cluster; kernels find it meanwhile, by the engine profile ``kubernetes_played``.
+
+    Args:
+        shared: the folder that is the volume of the claim.
+    """
+    if reason := why_not():
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        cluster = KubernetesCluster(Path(name), shared)
+        profiles = Path(name, "nbmgpu", "engines.toml")
+        profiles.parent.mkdir()
+        profiles.write_text(PROFILE.format(claim=CLAIM, mount=shared, image=IMAGE))
+        patch.setenv("KUBECONFIG", str(cluster.config))
+        patch.setenv("JUPYTER_CONFIG_DIR", name)
+        try:
+            yield cluster
+        finally:
+            cluster.stop()
 
 
 def why_not() -> str:

@@ -445,12 +445,16 @@ def test_the_manifest_is_a_train_job() -> None:
     assert pod["securityContext"] == {"runAsUser": os.getuid(), "runAsGroup": os.getgid()}
 
 
-def test_only_paths_on_the_volume_are_pythons_in_another_image(
+def test_only_what_is_on_the_volume_is_named_in_another_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("HOME", "/home/jovyan")
     monkeypatch.setattr(sys, "path", ["/opt/conda/lib/python3.11", "/home/jovyan/project"])
     variables = {each["name"]: each.get("value") for each in request()["spec"]["trainer"]["env"]}
     assert variables["PYTHONPATH"] == "/home/jovyan/project"
+    assert variables["HOME"] == "/home/jovyan"
+    monkeypatch.setenv("HOME", "/root")
+    assert "HOME" not in [each["name"] for each in request()["spec"]["trainer"]["env"]]
 
 
 def test_a_deadline_is_named() -> None:

@@ -133,6 +133,11 @@ class JobRequest:
         paths = variables["PYTHONPATH"].split(os.pathsep)  # else another image has its own Python
         shared = [path for path in paths if is_below(path, self.options.mount)]
         variables["PYTHONPATH"] = os.pathsep.join(shared)
+        if is_below(
+            os.environ.get("HOME", ""), self.options.mount
+        ):  # an image may not know the user
+            names = ("HOME", "USER", "LOGNAME")
+            variables |= {name: os.environ[name] for name in names if name in os.environ}
         return {**variables, **self.options.pods.env}, restored
 
     def _pod(self) -> dict[str, Any]:
