@@ -149,9 +149,12 @@ class Cluster:
         return self._found(read, name, self.namespace)
 
     def events(self, job: str) -> list[Any]:
-        """Return the events of a TrainJob and of what was made for it, the oldest first."""
+        """Return the events of a TrainJob and of what was made for it, the oldest first.
+
+        Their names have that of the TrainJob, also those of workloads of Kueue.
+        """
         found = self._asked(self._core.list_namespaced_event, self.namespace).items
-        own = [each for each in found if (each.involved_object.name or "").startswith(job)]
+        own = [each for each in found if job in (each.involved_object.name or "")]
         return sorted(own, key=lambda event: str(event.last_timestamp or event.event_time))
 
     def _found(self, call: Callable[..., Any], *arguments: str) -> Any | None:

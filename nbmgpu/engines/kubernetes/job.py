@@ -17,7 +17,7 @@ from nbmgpu.runs.run import Run
 from .api import TRAINER, ApiError, Cluster
 from .job_options import JobOptions
 from .job_state import JobState, event_text, job_state
-from .node_files import failed_nodes, node_logs, write_variables
+from .node_files import HEAD_FILE, failed_nodes, node_logs, write_variables
 from .train_job import LABELS, JobRequest, job_name
 
 if TYPE_CHECKING:
@@ -44,13 +44,9 @@ def submit_job(run: Run, options: JobOptions) -> Job:
     request = JobRequest.of(run.record, run.folder, options)
     cluster = Cluster(options.context, options.namespace)
     remove_ended(cluster)
+    created = cluster.create(request.manifest())
     place = {"context": options.context, "namespace": cluster.namespace}
     write_atomically(run.folder / JOB_FILE, json.dumps(place))
-    try:
-        created = cluster.create(request.manifest())
-    except LaunchError:
-        (run.folder / JOB_FILE).unlink()
-        raise
     if not created["spec"].get("runtimePatches"):
         cluster.delete(request.name)
         raise LaunchError(format_message(TOO_OLD, TRAINER))
@@ -117,7 +113,10 @@ class Job(RunHandle):
         if cluster is None:
             return JobState()
         job, pods = cluster.train_job(self.name), cluster.pods(self.name)
-        return job_state(job, pods, self._nodes)
+        head = ""
+        with suppress(FileNotFoundError):
+            head = (self._folder / HEAD_FILE).read_text()
+        return job_state(job, pods, self._nodes, head)
 
     def error(self) -> str:
         """Return why the ranks will never start; empty as long as they may."""

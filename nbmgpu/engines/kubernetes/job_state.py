@@ -14,6 +14,10 @@ PULL_FAILURES = ("ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName")
 
 FAILURES = (*PULL_FAILURES, "CreateContainerConfigError")
 
+TELLING = ("Pending", "Pulling")
+"""Reasons of events, besides those of warnings, that say what a pod waits for: Kueue, or an image.
+"""
+
 NO_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 
 DISRUPTIONS = {
@@ -35,7 +39,7 @@ class JobState:
         waits_for: why some pod does not run yet; empty if all do.
         error: why the ranks will never start; empty if they may.
         lost: which pod was ended from outside, and why; empty if none was.
-        head_lost: whether it was the first one.
+        head_lost: whether it was the head of the run.
     """
 
     alive: bool = True
@@ -45,13 +49,17 @@ class JobState:
     head_lost: bool = False
 
 
-def job_state(job: dict[str, Any] | None, pods: Sequence[Any], nodes: int) -> JobState:
+def job_state(
+    job: dict[str, Any] | None, pods: Sequence[Any], nodes: int, head: str = ""
+) -> JobState:
     """Return the state of a TrainJob.
 
     Args:
         job: the TrainJob; None if it is gone.
         pods: all of its pods.
         nodes: how many it should have.
+        head: name of the pod that is the head of the run; empty if none is yet.  A pod with its
+            number may have been lost before, as in a queue, or replace it now.
     """
     conditions = {
         each["type"]: each for each in (job or {}).get("status", {}).get("conditions", [])
@@ -59,7 +67,7 @@ def job_state(job: dict[str, Any] | None, pods: Sequence[Any], nodes: int) -> Jo
     holding = [type_ for type_, each in conditions.items() if each["status"] == "True"]
     over = job is None or "Complete" in holding or "Failed" in holding
     active = [pod for pod in pods if pod.status.phase in ("Pending", "Running", "Unknown")]
-    lost = [(number(pod), text) for pod in pods if (text := pod_loss(pod))]
+    lost = {pod.metadata.name: text for pod in pods if (text := pod_loss(pod))}
     error = next(filter(None, map(pod_error, active)), "")
     if job is None:
         error = "The TrainJob was deleted"
@@ -75,15 +83,9 @@ def job_state(job: dict[str, Any] | None, pods: Sequence[Any], nodes: int) -> Jo
         alive=bool(active) or not over,
         waits_for=waits_for,
         error=error.rstrip(": "),
-        lost="\n".join(text for _, text in lost),
-        head_lost=any(index == 0 for index, _ in lost),
+        lost="\n".join(lost.values()),
+        head_lost=head in lost,
     )
-
-
-def number(pod: Any) -> int:
-    """Return the number of a pod among those of its job."""
-    labels = pod.metadata.labels or {}
-    return int(labels.get("batch.kubernetes.io/job-completion-index", 0))
 
 
 def place(pod: Any) -> str:
@@ -153,10 +155,10 @@ def _memory_limit(pod: Any) -> str:
 
 
 def event_text(events: Sequence[Any]) -> str:
-    """Return the last event that says more than states do: a warning, else an image's pull."""
+    """Return the last event that says more than states do."""
     texts = [
         f"{event.reason}: {event.message}"
         for event in events
-        if event.type == "Warning" or event.reason == "Pulling"
+        if event.type == "Warning" or event.reason in TELLING
     ]
     return texts[-1] if texts else ""

@@ -28,22 +28,24 @@ from nbmgpu.rank.store.store_address import KEY_VARIABLE, StoreAddress
 from nbmgpu.rank.store.store_client import StoreClient
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Ended
+from nbmgpu.runs.folder import write_atomically
 from nbmgpu.runs.run import Run
 
 from .node_files import (
     FAILED,
+    HEAD_FILE,
     VARIABLES_FILE,
     failed_nodes,
     node_logs,
     read_variables,
 )
-from .train_job import NODE_NAME
+from .train_job import NODE_NAME, POD_NAME
 
 LEAVING = "leaving"
 """Key of the store: a line per pod that Kubernetes ends, with the name of its node."""
 
-LISTENS_FILE = "head-listens"
-"""Is there when the head can be reached."""
+BEGUN = Path("/dev/shm/nbmgpu-begun")
+"""Is there in a container that is started again in the same pod, which has kept that memory."""
 
 POLL = 0.2
 """Seconds between two looks at other pods."""
@@ -58,6 +60,7 @@ NO_HEAD = (
     "Pod {pod} cannot reach {head}, the first pod of the job: {error}. A NetworkPolicy may forbid "
     "it: pods of the job must reach each other at all ports"
 )
+BEGUN_AGAIN = "The container of pod {pod} has ended before the run had started"
 HEAD_LOST = (
     "The first pod of the job, which is the head of the run, was lost: evicted, out of memory, or "
     "its node is gone."
@@ -70,6 +73,7 @@ class Pod:
 
     Attributes:
         number: among those of the job, from 0.
+        name: as the API knows it.
         node: name of its machine.
         head: address of the store in the first pod.
         folder: the run folder.
@@ -77,6 +81,7 @@ class Pod:
     """
 
     number: int
+    name: str
     node: str
     head: StoreAddress
     folder: Path
@@ -109,7 +114,8 @@ def main() -> None:
     given = parser.parse_args()
     pod = Pod(
         int(os.environ["JOB_COMPLETION_INDEX"]),
-        os.environ.pop(NODE_NAME, "") or socket.gethostname(),
+        os.environ.pop(POD_NAME),
+        os.environ.pop(NODE_NAME),
         StoreAddress(host=os.environ["PET_MASTER_ADDR"], port=int(os.environ["PET_MASTER_PORT"])),
         given.folder,
         given.restore_variables,
@@ -124,9 +130,13 @@ def main() -> None:
     if run.view.launcher is not None or run.view.ended is not None:
         if pod.number == 0:
             report_lost_head(run)
+    elif BEGUN.exists():
+        pod.fail(BEGUN_AGAIN.format(pod=pod.name))
     elif pod.number == 0:
+        BEGUN.touch()
         run_head(pod.folder, lambda _: PodNodes(pod, run.record.nodes), pod.head.port)
     else:
+        BEGUN.touch()
         follow_head(pod)
 
 
@@ -146,7 +156,7 @@ def report_lost_head(run: Run) -> None:
 def follow_head(pod: Pod) -> None:
     """Run ranks for the head in another pod."""
     if error := unreachable(pod):
-        pod.fail(NO_HEAD.format(pod=socket.gethostname(), head=pod.head, error=error))
+        pod.fail(NO_HEAD.format(pod=pod.name, head=pod.head, error=error))
         return
     os.environ[KEY_VARIABLE] = LaunchFile.read(pod.folder).key
     store = StoreClient(pod.head)
@@ -168,7 +178,7 @@ def unreachable(pod: Pod) -> str:
             socket.create_connection((pod.head.host, pod.head.port), 5).close()
             return ""
         except OSError as error:
-            if deadline is None and (pod.folder / LISTENS_FILE).exists():
+            if deadline is None and (pod.folder / HEAD_FILE).exists():
                 deadline = time.monotonic() + REACH_TIMEOUT
             if deadline is not None and time.monotonic() > deadline:
                 return str(error)
@@ -182,9 +192,9 @@ class PodNodes:
         """Start the launcher of the first pod; wait until there are ``nodes``, or never will be."""
         self._folder, self._nodes = pod.folder, nodes
         self._store = StoreClient(StoreAddress(host="127.0.0.1", port=pod.head.port))
-        (pod.folder / LISTENS_FILE).touch()
+        write_atomically(pod.folder / HEAD_FILE, pod.name)
         if error := unreachable(pod):
-            pod.fail(NO_HEAD.format(pod=socket.gethostname(), head=pod.head, error=error))
+            pod.fail(NO_HEAD.format(pod=pod.name, head=pod.head, error=error))
         self._launcher = pod.start_launcher()
         self._wait()
         (pod.folder / VARIABLES_FILE).unlink(missing_ok=True)

@@ -11,6 +11,9 @@ VARIABLES_FILE = "kubernetes-variables.json"
 """Environment variables of the notebook, which only its owner can read.  A manifest would show them
 to all who may read pods.  The head removes the file when all nodes have read it."""
 
+HEAD_FILE = "kubernetes-head"
+"""Is there when the head can be reached, and has the name of its pod."""
+
 FAILED = "failed-{}"
 """Is there if the node with that number cannot start ranks."""
 

@@ -22,8 +22,8 @@ LABELS = {"app.kubernetes.io/managed-by": MANAGER}
 NODE = "node"
 """Kubeflow's name of the replicated job, and of its container, in which ranks run."""
 
-NODE_NAME = "NBMGPU_NODE_NAME"
-"""Environment variable with the name of the machine that a pod runs on."""
+NODE_NAME, POD_NAME = "NBMGPU_NODE_NAME", "NBMGPU_POD_NAME"
+"""Environment variables with the names of a pod's machine, and of the pod."""
 
 GRACE = 90
 """Seconds that a pod has to end: rank 0 has a minute for its results."""
@@ -113,14 +113,17 @@ class JobRequest:
         if self.gpus:
             amounts[options.gpu_resource] = str(self.gpus)
         variables, restored = self._start_variables()
-        environment = [{"name": name, "value": value} for name, value in variables.items()]
-        machine = {"name": NODE_NAME, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+        environment: list[dict[str, Any]] = [
+            {"name": name, "value": value} for name, value in variables.items()
+        ]
+        for name, path in {NODE_NAME: "spec.nodeName", POD_NAME: "metadata.name"}.items():
+            environment.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
         arguments = [str(self.folder), f"--restore-variables={restored}"]
         return {
             "image": options.image,
             "command": ["sh", "-c", SCRIPT, options.python],
             "args": arguments,
-            "env": [*environment, machine],
+            "env": environment,
             "numNodes": self.nodes,
             "numProcPerNode": 1,
             # Requests that equal their limits: such pods are evicted last.
