@@ -21,6 +21,9 @@ NAMESPACE = "team"
 CLAIM = "claim-alice"
 IMAGE = "registry.example/notebook:1"
 
+MESSAGE = "/dev/termination-log"
+"""Where a container writes why it has ended."""
+
 START = """
 hostname "$1" && mount --bind "$2" /etc/hosts && mount --bind "$3" /mnt
 mount -t tmpfs tmpfs "$3" && mount -t tmpfs -o size=64m tmpfs /dev/shm
@@ -51,7 +54,9 @@ class Pod:
         """Start the container on a node of the pod's own."""
         self.node = f"node{self.index + 1}"
         volumes = {each["name"]: each for each in self.spec["volumes"]}
-        mounts = []
+        self.message = self.cluster.folder / f"{self.name}.message"
+        self.message.touch()
+        mounts = [f"touch {MESSAGE} && mount --bind {self.message} {MESSAGE}"]
         for mount in self.spec["containers"][0]["volumeMounts"]:
             volume, path = volumes[mount["name"]], mount["mountPath"]
             if "emptyDir" in volume:
@@ -136,7 +141,8 @@ class Pod:
         elif code == 0 or self.leaving:
             self.status["phase"] = "Succeeded" if code == 0 else "Failed"
         else:
-            self.last = {"terminated": {"exitCode": abs(code), "reason": "Error"}}
+            said = {"message": self.message.read_text()}
+            self.last = {"terminated": {"exitCode": abs(code), "reason": "Error", **said}}
             self.restarts += 1
             self.start()
 

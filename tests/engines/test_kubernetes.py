@@ -162,6 +162,14 @@ def test_what_the_cluster_refuses_is_said(
     assert re.search(words, refused())
 
 
+def test_pods_that_do_not_see_the_run_folder_end_the_run(
+    kubernetes_cluster: KubernetesCluster,
+) -> None:
+    (kubernetes_cluster.hidden / "another").mkdir()
+    text = refused(engine_option=["sub-path=another"])
+    assert re.search("does not see the run folder .*: is mount .* own, and sub-path", text)
+
+
 def test_a_trainer_that_is_too_old_is_said(kubernetes_cluster: KubernetesCluster) -> None:
     kubernetes_cluster.prunes = True
     assert "runtimePatches" in refused()

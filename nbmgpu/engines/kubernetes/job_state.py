@@ -68,7 +68,7 @@ def job_state(
     over = job is None or "Complete" in holding or "Failed" in holding
     active = [pod for pod in pods if pod.status.phase in ("Pending", "Running", "Unknown")]
     lost = {pod.metadata.name: text for pod in pods if (text := pod_loss(pod))}
-    error = next(filter(None, map(pod_error, active)), "")
+    error = next(filter(None, map(pod_error, pods)), "")
     if job is None:
         error = "The TrainJob was deleted"
     elif "Failed" in holding:
@@ -112,6 +112,9 @@ def pod_error(pod: Any) -> str:
         if found := NO_CLAIM.search(condition.message or ""):
             return f"The namespace has no claim {found[1]}, says {place(pod)}"
     for container in _containers(pod):
+        for state in filter(None, (container.state, container.last_state)):
+            if state.terminated and state.terminated.message:  # of train_job.SCRIPT
+                return str(state.terminated.message).strip()
         waiting = container.state.waiting
         if waiting is None or waiting.reason not in FAILURES:
             continue

@@ -34,7 +34,8 @@ DEADLINE = 300
 SCRIPT = """
 failed="$1/failed-$JOB_COMPLETION_INDEX" log="$1/logs/node-$JOB_COMPLETION_INDEX.log"
 if ! [ -d "$1" ]; then
-  echo "Pod $HOSTNAME does not see the run folder $1" | tee /dev/termination-log
+  echo "Pod $HOSTNAME does not see the run folder $1: is mount the notebook's own, and sub-path?" |
+    tee /dev/termination-log
   exit 1
 fi
 [ -e "$failed" ] && exit 0
