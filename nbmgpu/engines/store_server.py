@@ -92,18 +92,19 @@ class StoreServer:
         return cls(listener, address)
 
     @classmethod
-    def on_port(cls, host: str, key: bytes) -> StoreServer:
+    def on_port(cls, host: str, key: bytes, port: int = 0) -> StoreServer:
         """Return a server for ranks on several machines.
 
         Args:
             host: of the interface to listen on; empty for all of them.
             key: what ranks must know.
+            port: 0 for one that is free.
 
         Raises:
-            OSError: the machine has no such interface.
+            OSError: the machine has no such interface, or the port is in use.
         """
         listener = socket.socket(socket.AF_INET)
-        listener.bind((host, 0))
+        listener.bind((host, port))
         return cls(listener, StoreAddress(host=host, port=listener.getsockname()[1]), key)
 
     def start(self) -> None:

@@ -139,6 +139,7 @@ async def monitor_async(run: Run, display: DisplayFactory) -> Run:
 
 def _write_back_later(run: Run) -> None:
     """Write the results of a run back that has outlived its own kernel, and say so."""
+    _Reader(run).sync()
     later = LaterWriteBack(run, NotebookContext.current().namespace)
     if later.is_due:
         later.apply()

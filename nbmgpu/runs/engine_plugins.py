@@ -24,6 +24,7 @@ DEFAULT_ENGINE = "local"
 
 BUILT_IN = {
     DEFAULT_ENGINE: ("nbmgpu.engines.local.engine", "LocalEngine"),
+    "kubernetes": ("nbmgpu.engines.kubernetes.engine", "KubernetesEngine"),
     "ray": ("nbmgpu.engines.ray.engine", "RayEngine"),
     "slurm": ("nbmgpu.engines.slurm.engine", "SlurmEngine"),
 }

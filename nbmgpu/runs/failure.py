@@ -26,6 +26,7 @@ from nbmgpu.system.ownership import require_own
 from .events import Failure, Hang
 from .hang_text import hang_report
 from .run import Run
+from .view import NODE_LOST
 
 ErrorT = TypeVar("ErrorT", bound=BaseException)
 
@@ -182,6 +183,8 @@ def _silent(run: Run, rank: int) -> BaseException:
 def explain_end(run: Run, rank: int, number: int) -> tuple[str, str]:
     """Return the name of the signal that ended ``rank``, and the most likely cause."""
     name, why = explain_signal(number)
+    if number == signal.SIGKILL and (lost := run.view.notices.get(NODE_LOST)) is not None:
+        return name, lost.text
     if number == signal.SIGABRT and SHAPE_MISMATCH in run.log(rank):
         return name, DIFFERENT_SHAPES
     return name, why

@@ -34,6 +34,9 @@ STOPPING = "stopping"
 QUEUED = "queued"
 """Topic of the notice of what a run waits for before it starts; a later one replaces it."""
 
+NODE_LOST = "node-lost"
+"""Topic of the notice of why ranks were killed with their node, as the engine has found out."""
+
 
 @dataclass
 class ProgressTrack:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from entry_points import example_of_contributing, installed
+from kubernetes_cluster import KubernetesCluster, played_kubernetes
 from ray_cluster import RayCluster, started_ray
 from runs_folder import runs_folder  # noqa: F401
 from slurm_cluster import INSTALL, SlurmCluster, missing_program
@@ -44,6 +45,16 @@ def last_lines(folder: Path) -> str:
     """Return the last line of each log in ``folder``."""
     texts = {log.name: log.read_text(errors="replace").strip() for log in folder.glob("*.log")}
     return "; ".join(f"{name}: {text.splitlines()[-1]}" for name, text in texts.items() if text)
+
+
+@pytest.fixture(scope="module")
+def kubernetes_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesCluster]:
+    """Play Kubernetes; the profile ``kubernetes_played`` has what runs need there."""
+    notebook = tmp_path_factory.mktemp("notebook")
+    shared = tmp_path_factory.getbasetemp()
+    with played_kubernetes(shared) as cluster, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(notebook)
+        yield cluster
 
 
 @pytest.fixture(scope="module")

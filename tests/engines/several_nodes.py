@@ -50,7 +50,8 @@ def children() -> list[str]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or ())
-        if "nbmgpu.engines.slurm" in line or "multi_node" in line or "ray.head" in line:
+        names = ("nbmgpu.engines.slurm", "nbmgpu.engines.kubernetes", "multi_node", "ray.head")
+        if any(name in line for name in names):
             found.append(f"{process.pid} {line}")
     return found
 

@@ -139,7 +139,7 @@ def test_a_time_limit_ends_the_run(subprocess_engine: str) -> None:
 
 
 def test_it_is_an_option_like_others(subprocess_engine: str) -> None:
-    assert engine_names() == ("local", "ray", "slurm", subprocess_engine)
+    assert engine_names() == ("local", "kubernetes", "ray", "slurm", subprocess_engine)
     options = RunOptions.parse(f"--engine {subprocess_engine}")
     assert options.engine == subprocess_engine
     assert RunOptions.parse(options.line()) == options

@@ -1,4 +1,7 @@
-"""What Slurm and Ray have in common: real clusters, two nodes, two ranks each."""
+"""What Slurm, Ray and Kubernetes have in common: two nodes, two ranks each.
+
+Slurm and Ray are real; the API of Kubernetes is played, and its pods are real processes.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from idioms.tables import BY_NAME, TABLES
 from several_nodes import ON_TWO_NODES, WAIT, children, started, wait
 
 import nbmgpu
+from nbmgpu.engines.kubernetes.train_job import job_name
 from nbmgpu.errors import LaunchError, RankKilledError
 from nbmgpu.report.rank_rows import rows
 from nbmgpu.report.summary import summary_text
@@ -30,11 +34,11 @@ matrix = pytest.mark.matrix("nbmgpu/engines", "nbmgpu/rank/store", "nbmgpu/seria
 IDIOMS = [TABLES[table][0] for table in ("loaders", "losses", "optimizers", "evaluation")]
 
 
-@pytest.fixture(scope="module", params=["slurm", "ray"])
+@pytest.fixture(scope="module", params=["slurm", "ray", "kubernetes"])
 def engine(request: pytest.FixtureRequest) -> str:
-    """Start a cluster of the engine; return the engine's name."""
+    """Start a cluster of the engine; return the name of the engine, or of its profile."""
     request.getfixturevalue(f"{request.param}_cluster")
-    return str(request.param)
+    return "kubernetes_played" if request.param == "kubernetes" else str(request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -157,8 +161,8 @@ def test_other_versions_on_a_node_are_named(engine: str, tmp_path: Path) -> None
 def test_a_node_without_python_is_named(engine: str, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(
-        '#!/bin/sh\n[ "$SLURM_NODEID" = 1 -o "$(hostname)" = node2 ] '
-        '&& echo "no Python on node2" && exit 1\n'
+        '#!/bin/sh\ncase "$SLURM_NODEID $(hostname) $NBMGPU_NODE_NAME" in "1 "*|*node2*) '
+        'echo "no Python on node2"; exit 1;; esac\n'
         f'exec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
@@ -182,9 +186,21 @@ def test_a_python_that_nodes_do_not_have_is_said(engine: str) -> None:
         )  # fmt: skip
 
 
+def signal_head(engine: str, run: Run, request: pytest.FixtureRequest) -> None:
+    """Send SIGTERM to the head of a run, as its scheduler does."""
+    if engine == "kubernetes_played":  # its pid is one of another namespace of pids
+        request.getfixturevalue("kubernetes_cluster").delete(job_name(run.id))
+        return
+    launcher = run.view.launcher
+    assert launcher is not None
+    os.kill(launcher.pid, signal.SIGTERM)  # the head is on this machine
+
+
 @matrix
 @pytest.mark.parametrize("by", ["Stop", "SIGTERM"])
-def test_ranks_of_several_nodes_agree_on_a_last_checkpoint(engine: str, by: str) -> None:
+def test_ranks_of_several_nodes_agree_on_a_last_checkpoint(
+    engine: str, by: str, request: pytest.FixtureRequest
+) -> None:
     cell = """
 import time, torch
 for step, (x, y) in enumerate(loader):
@@ -213,9 +229,7 @@ for step, (x, y) in enumerate(loader):
     if by == "Stop":
         Run(run.folder).stop()
     else:
-        launcher = run.view.launcher
-        assert launcher is not None
-        os.kill(launcher.pid, signal.SIGTERM)  # as Slurm does; the head is on this machine
+        signal_head(engine, run, request)
     with pytest.raises((KeyboardInterrupt, LaunchError), match=r"stopped|scheduler"):
         nbmgpu.attach(run.id)
     (checkpoint,) = run.checkpoints

@@ -14,6 +14,7 @@ import pytest
 from kernels import Notebook
 
 sys.path.append(str(Path(__file__).parents[1] / "engines"))
+from kubernetes_cluster import CLAIM, IMAGE, played_kubernetes
 from ray_cluster import started_ray
 from slurm_cluster import INSTALL, SlurmCluster, missing_program
 
@@ -35,9 +36,14 @@ TRAINS_MODEL = "optimizer.param_groups[0]['params'][0] is model.weight"
 STATE = "model.weight.flatten().tolist(), losses, history"
 
 
-@pytest.fixture(params=["slurm", "ray"])
+@pytest.fixture(params=["slurm", "ray", "kubernetes"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Start a cluster that kernels find by their environment; return the engine's name."""
+    """Start a cluster that kernels find by their environment; return engine and options."""
+    if request.param == "kubernetes":
+        with played_kubernetes(tmp_path):
+            options = f"claim={CLAIM},mount={tmp_path},image={IMAGE}"
+            yield f"kubernetes --engine-option {options}"
+        return
     if request.param == "ray":
         with started_ray({"node1": None, "node2": None}):
             yield "ray"

@@ -30,24 +30,26 @@ ENDED_BY_SCHEDULER = (
 )
 
 
-def run_head(folder: Path, start_nodes: Callable[[int], NodeProcesses]) -> None:
+def run_head(folder: Path, start_nodes: Callable[[int], NodeProcesses], port: int = 0) -> None:
     """Run a run from start to end.
 
     Args:
         folder: the run folder.
-        start_nodes: starts one node launcher per node, given the port of the store.
+        start_nodes: starts one node launcher per node, given the port of the store.  Until it
+            returns, the run counts as queued.
+        port: of the store; 0 for one that is free.
     """
     run = Run(folder)
     early: list[int] = []
     for sig in SIGNALS:
         signal.signal(sig, lambda number, _: early.append(number))
-    events = EventWriter(run.events_path("launcher"), LAUNCHER)
-    events.emit(Started, **own_process())
     os.environ[KEY_VARIABLE] = key = LaunchFile.read(folder).key
-    server = StoreServer.on_port("", bytes.fromhex(key))
+    server = StoreServer.on_port("", bytes.fromhex(key), port)
     server.start()
     store = StoreClient(StoreAddress(host="127.0.0.1", port=server.address.port))
     nodes = start_nodes(server.address.port)
+    events = EventWriter(run.events_path("launcher"), LAUNCHER)
+    events.emit(Started, **own_process())
     ranks = RemoteRanks(run, nodes, store)
     termination = Termination(ranks, folder, FinalCheckpoint(run, events))
     _handle_signals(run, termination)

@@ -115,7 +115,8 @@ def run_node(run: Run, node: Node, launch: LaunchFile, store: StoreClient) -> No
     """Fork the ranks of a node, and supervise them until the last has ended."""
     adopt_orphans()
     os.chdir(run.record.kernel.cwd)
-    sys.path[:] = run.record.kernel.sys_path
+    own = [path for path in sys.path if path not in run.record.kernel.sys_path]
+    sys.path[:] = [*run.record.kernel.sys_path, *own]  # Python may be elsewhere than there
     os.environ.update(MASTER_ADDR=node.head.host, MASTER_PORT=str(node.head.port))
     import_missing(REQUIRED_MODULES)
     forked = ForkedPids()

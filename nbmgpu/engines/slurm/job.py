@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbmgpu.engines.base import RunHandle
 from nbmgpu.engines.multi_node.launch_file import LaunchFile
-from nbmgpu.errors import LaunchError
+from nbmgpu.engines.multi_node.polled import Polled
 from nbmgpu.rank.command_line import start_variables
 from nbmgpu.runs.folder import write_atomically
 
@@ -26,9 +25,6 @@ JOB_FILE = "slurm-job"
 
 WARNING = 60
 """Seconds before the time limit of a job at which it is told, for a checkpoint."""
-
-FRESH, FRESH_LATER, SOON = 1.0, 10.0, 60.0
-"""Seconds between two questions to the controller: in the first minute, and later."""
 
 NEVER_STARTED = (
     "Job {job} has ended ({state}) before its ranks had started. {log}The nodes must see the run "
@@ -88,8 +84,7 @@ class Job(RunHandle):
     def __init__(self, folder: Path) -> None:
         """Read the number of the job of the run in ``folder``; it may not be submitted yet."""
         self._folder = folder
-        self._state = JobState("")
-        self._first = self._asked = 0.0
+        self._polled = Polled(JobState(""))
         self.number = 0
         self._read_number()
 
@@ -102,16 +97,10 @@ class Job(RunHandle):
 
         Its name is empty if the job is not submitted yet, or Slurm has not answered so far.
         """
-        now = time.monotonic()
-        self._first = self._first or now
-        fresh = FRESH if now - self._first < SOON else FRESH_LATER
         if not self.number:
             self._read_number()
-        elif not self._asked or now - self._asked > fresh:
-            self._asked = now
-            with suppress(LaunchError):  # the controller may be down for a while
-                self._state = commands.job_state(self.number)
-        return self._state
+            return self._polled.last
+        return self._polled.state(lambda: commands.job_state(self.number))
 
     @property
     def ended(self) -> bool:
@@ -128,7 +117,7 @@ class Job(RunHandle):
             text = log.read_text(errors="replace").strip()
         said = f"It says: {text[-2000:]}\n" if text else ""
         return NEVER_STARTED.format(
-            job=self.number, state=self._state.name.lower(), log=said, folder=self._folder
+            job=self.number, state=self._polled.last.name.lower(), log=said, folder=self._folder
         )
 
     def status(self) -> str:
