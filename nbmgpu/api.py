@@ -5,17 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .errors import OptionError, format_message
 from .kernel.execution import Execution
 from .kernel.executor import execute, interrupts_of_attach, monitor, take_over, wait_for_results
 from .kernel.in_rank import metrics_log
 from .kernel.notebook_context import NotebookContext
+from .options.flags import RUN
+from .options.parsing import reject_unknown
 from .options.run_options import RunOptions
-from .runs.run import Run
+from .runs.run import Run, find_run
 from .serialization import VALUE
 from .ui.live_output import LiveOutput
+
+if TYPE_CHECKING:
+    from .exports.writing import ExportedScript
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ def run(source: str, namespace: dict[str, Any] | None = None, **options: Any) ->
 
     Returns:
         The run, which has finished, or with ``background=True`` has started; None with
-        ``dry_run=True``, which prints the plan and starts nothing.
+        ``dry_run=True``, which prints the plan and starts nothing, and with ``export=PATH``.
 
     Raises:
         OptionError: an option is unknown or not available here.
@@ -115,6 +121,44 @@ def attach(name: str = "") -> Run:
         return monitor(run, LiveOutput)
     with interrupts_of_attach(execution):
         return wait_for_results(execution, run, LiveOutput)
+
+
+def export(
+    run: str | Run = "",
+    path: str | Path = "train.py",
+    *,
+    with_nbmgpu: bool = False,
+    report: bool = False,
+    **options: Any,
+) -> ExportedScript | Path:
+    """Write a run as a script for ``torchrun``, which needs no nbmgpu; or as a page of HTML.
+
+    Args:
+        run: the run or the beginning of its id, by default the newest.
+        path: the file to write, ``train.py`` or ``report.html``.
+        with_nbmgpu: whether the script calls ``nbmgpu.run`` instead of torch's own classes.
+        report: whether to write a page instead of a script.
+        options: those of the script that differ from those of the run: ``strategy="fsdp"``, ...
+
+    Returns:
+        The script with the files that it loads and what its numbers depend on; or the page's path.
+
+    Raises:
+        OptionError, CellError, StrategyError: the run cannot be exported; see docs/export.md.
+        OSError: a file cannot be written.
+    """
+    from .exports.report_page import write_report
+    from .exports.run_request import Surroundings, request_of_run
+    from .exports.writing import write_script
+
+    found = run if isinstance(run, Run) else find_run(run)
+    if report:
+        return write_report(found, Path(path))
+    reject_unknown(options, RUN)
+    context = NotebookContext.current()
+    notebook = Surroundings(context.namespace, context.cells, context.transform, context.notebook)
+    request = request_of_run(found, options, notebook)
+    return write_script(request, Path(path), with_nbmgpu)
 
 
 def log(**values: Any) -> None:

@@ -17,6 +17,7 @@ from nbmgpu.runs.run import find_run
 
 from . import commands
 from .engine_command import engine_text
+from .export_command import export_text
 from .info import info_text
 from .run_follower import LogReader, RunFollower
 
@@ -75,6 +76,10 @@ def _parser() -> argparse.ArgumentParser:
     add("stop", "stop a run; a second time, kill it without its results", _stop, active)
     engine = add("engine", "list engine profiles; add NAME --engine ..., remove NAME", _engine)
     engine.add_argument("words", nargs=argparse.REMAINDER, metavar="add | remove NAME ...")
+    export = add(
+        "export", "write a run as a script: [RUN] train.py, or --report [RUN] report.html", _export
+    )
+    export.add_argument("words", nargs=argparse.REMAINDER, metavar="[RUN] FILE ...")
     add("info", "show devices, versions, engines and what is missing", _info)
     return parser
 
@@ -118,6 +123,10 @@ def _stop(given: argparse.Namespace) -> None:
 
 def _engine(given: argparse.Namespace) -> None:
     print(in_terminal(engine_text(shlex.join(given.words))))
+
+
+def _export(given: argparse.Namespace) -> None:
+    print(in_terminal(export_text(shlex.join(given.words))))
 
 
 def _info(_: argparse.Namespace) -> None:

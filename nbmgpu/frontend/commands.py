@@ -25,6 +25,7 @@ from nbmgpu.report.summary import summary_html, summary_text
 from nbmgpu.runs.run import Run, find_run, list_runs
 
 from .engine_command import engine_text
+from .export_command import export_text
 from .info import info_text
 
 if TYPE_CHECKING:
@@ -134,6 +135,11 @@ def _parse_names_and_options(rest: str) -> tuple[TrainingObjects, RunOptions]:
 def engine(rest: str) -> None:
     """List, add or remove engine profiles."""
     print(engine_text(rest))
+
+
+def export(rest: str) -> None:
+    """Write a run as a script, or as a page of HTML."""
+    print(export_text(rest))
 
 
 def info(rest: str) -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from nbmgpu.runs.checkpoint import NEWEST
 
-from . import checkpoint_options, engine_options, engine_profiles, model_parallelism, values
+from . import (
+    checkpoint_options,
+    engine_options,
+    engine_profiles,
+    export_options,
+    model_parallelism,
+    values,
+)
 from .flag_table import Flag, FlagTable
 
 COMMANDS = {
@@ -12,6 +19,7 @@ COMMANDS = {
     "show": "show one run: its state, curves, notices and folder",
     "attach": "follow a run here, and write its results back",
     "stop": "stop a run; a second time, kill it without its results",
+    "export": "write a run as a script for torchrun: %mgpu export RUN train.py; --report: as HTML",
     "info": "show devices, versions and what is missing; --patches: what is replaced in libraries",
     "engine": "list engine profiles; add NAME --engine ..., remove NAME",
     "advise": "recommend a strategy for a model: %mgpu advise model optimizer loader",
@@ -148,6 +156,15 @@ FLAGS = (
         completions=lambda: ("1", "3"),
     ),
     Flag("--dry-run", "dry_run", "start nothing; show what would be sent and written back"),
+    Flag(
+        "--export",
+        "export",
+        "start nothing; write the cell, and what it needs, as a script for torchrun",
+        metavar="FILE",
+        validate=export_options.validate_export,
+        completions=lambda: ("train.py",),
+    ),
+    Flag("--keep-start", "keep_start", "keep what the cell starts from, for %mgpu export"),
     Flag("--fresh", "fresh", "start the ranks with torchrun in new processes (slower)"),
     Flag(
         "--engine",

@@ -20,6 +20,7 @@ from nbmgpu.strategies.strategy_options import StrategyOptions
 from .checkpoint_options import CheckpointOptions
 from .engine_options import DETACHED_LIMIT, EngineOptions
 from .engine_profiles import with_profile
+from .export_options import ExportOptions
 from .flags import FLAGS, RUN
 from .parsing import (
     format_flags,
@@ -33,8 +34,8 @@ from .values import GpuRequest, Problem
 
 
 @dataclass(frozen=True)
-class RunOptions(CheckpointOptions, EngineOptions, StrategyOptions):
-    """The options of a run, of its checkpoints, of its engine and of its strategy.
+class RunOptions(CheckpointOptions, EngineOptions, ExportOptions, StrategyOptions):
+    """The options of a run: of checkpoints, its engine, exports and its strategy.
 
     Made by ``parse`` or ``of``; invalid values raise OptionError.
 
