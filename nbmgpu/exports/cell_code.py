@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from nbmgpu.errors import CellError, format_message
 
@@ -64,13 +66,23 @@ def read_cell_code(source: str, transform: Callable[[str], str]) -> CellCode:
             imports += _single_imports(node)
             edits.replace(node, "")
         elif _is_magic(node):
-            left_out.append(ast.unparse(node))
+            left_out.append(_magic_line(node))
             edits.replace(node, "")
     result = edits.result().strip("\n")
     _check(ast.parse(result))
     imported = names_bound("\n".join(imports))
-    reads = tuple(name for name in names_read(result) if name not in imported)
+    reads = tuple(name for name in _needed(result) if name not in imported)
     return CellCode(result, tuple(imports), tuple(left_out), reads, names_bound(result))
+
+
+def imported_values(imports: Sequence[str]) -> dict[str, Any]:
+    """Return what import statements of one name each bind, without those that fail."""
+    values: dict[str, Any] = {}
+    for statement in imports:
+        with suppress(Exception):  # of user code, which the cell will raise as well
+            exec(statement, values)
+    values.pop("__builtins__", None)
+    return values
 
 
 def _single_imports(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -89,6 +101,36 @@ def _is_magic(node: ast.stmt) -> bool:
         return False
     call = node.value.value if isinstance(node.value, ast.Await) else node.value
     return isinstance(call, ast.Call) and ast.unparse(call.func).startswith("get_ipython().")
+
+
+def _magic_line(node: ast.stmt) -> str:
+    """Return the first line of a magic as it is typed."""
+    call = next(n for n in ast.walk(node) if isinstance(n, ast.Call) and n.args)
+    words = [str(each.value) for each in call.args if isinstance(each, ast.Constant)]
+    kind = ast.unparse(call.func).rpartition(".")[2]
+    sign = {"run_line_magic": "%", "run_cell_magic": "%%"}.get(kind, "!")
+    return (sign + " ".join(words[:2])).strip()
+
+
+def _needed(code: str) -> Iterator[str]:
+    """Yield the names that code reads, except in lines below those that bind them.
+
+    After a loop that binds a name, its value from before is needed only if the loop had no steps.
+    """
+    bound: dict[str, int] = {}
+    for node in ast.parse(code).body:
+        for each in ast.walk(node):
+            targets: list[ast.expr] = []
+            if isinstance(each, ast.For):
+                targets, line = [each.target], each.lineno
+            elif isinstance(each, ast.Assign):
+                targets, line = each.targets, each.end_lineno or each.lineno
+            for target in (part for one in targets for part in ast.walk(one)):
+                if isinstance(target, ast.Name):
+                    bound[target.id] = min(line, bound.get(target.id, line))
+    for name, (line, _) in names_read(code).items():
+        if line <= bound.get(name, line):
+            yield name
 
 
 def _check(tree: ast.Module) -> None:

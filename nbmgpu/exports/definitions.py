@@ -94,6 +94,10 @@ class Definitions:
         ]
         return max(orders, default=-1.0)
 
+    def first_order(self, name: str) -> float:
+        """Return the position of the statement that makes the object ``name``."""
+        return min((item.order for item in self.items if name in item.binds), default=-1.0)
+
 
 class DefinitionSearch:
     """Collects the definitions of names, and of the names that these definitions read."""

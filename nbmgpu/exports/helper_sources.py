@@ -83,9 +83,16 @@ def save_once(*args, **kwargs):
 
 FULL_STATE_DICT = '''
 def full_state_dict(model):
-    """Return the whole state of a sharded model; all ranks have to call it."""
+    """Return the whole state of a sharded model on rank 0; all ranks have to call it."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     return get_model_state_dict(model, options=options)
+'''
+
+LOAD_FULL_STATE_DICT = '''
+def load_full_state_dict(model, state):
+    """Load a whole state, which rank 0 has, into a sharded model."""
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, state, options=options)
 '''
 
 REPLICATED = '''
@@ -111,6 +118,7 @@ HELPERS = {
     "print_once": PRINT_ONCE,
     "save_once": SAVE_ONCE,
     "full_state_dict": FULL_STATE_DICT,
+    "load_full_state_dict": LOAD_FULL_STATE_DICT,
     "Replicated": REPLICATED,
 }
 """Source by the name that a script uses."""
@@ -119,6 +127,9 @@ IMPORTS = {
     "ShardedLoader": "from torch.utils.data import DataLoader",
     "full_state_dict": (
         "from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict"
+    ),
+    "load_full_state_dict": (
+        "from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict"
     ),
     "Replicated": "from torch.nn.parallel import DistributedDataParallel",
 }

@@ -30,12 +30,14 @@ class LoopEdits:
 
     Attributes:
         edits: of the source.
+        weighs: whether there is a loader of which ranks have parts.
         used: the helpers that it now uses.
         notes: what differs from one device, as sentences without a full stop.
         backward_passes: how many calls of ``backward`` were found.
     """
 
     edits: SourceEdits
+    weighs: bool
     used: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     backward_passes: int = 0
@@ -58,13 +60,17 @@ class LoopEdits:
                 self.used.add("ShardedLoader")
 
     def replace_state_dicts(self, models: set[str]) -> None:
-        """Gather the states of sharded models."""
+        """Gather the states of sharded models where the code asks for them, and load whole ones."""
         for node in ast.walk(self.edits.tree):
             match node:
-                case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="state_dict")):
-                    if name in models:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr) as function):
+                    if name in models and attr == "state_dict":
                         self.edits.replace(node, f"full_state_dict({name})")
                         self.used.add("full_state_dict")
+                    elif name in models and attr == "load_state_dict" and len(node.args) == 1:
+                        self.edits.replace(function, "load_full_state_dict")
+                        self.edits.surround(node.args[0], f"{name}, ", "")
+                        self.used.add("load_full_state_dict")
 
     def _weigh_losses(self, scope: list[ast.stmt]) -> None:
         nodes = list(_walk_scope(scope))
@@ -75,6 +81,8 @@ class LoopEdits:
 
     def _weigh(self, statement: ast.Expr, loss: ast.expr, scope: list[ast.AST]) -> None:
         self.backward_passes += 1
+        if not self.weighs:
+            return
         self.used.add("ShardedLoader")
         inner = loss
         if isinstance(loss, ast.Call) and last_name(loss.func) == "scale" and loss.args:

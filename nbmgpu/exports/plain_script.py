@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nbmgpu.errors import StrategyError, format_message
 
-from .cell_code import read_cell_code
+from .cell_code import imported_values, read_cell_code
 from .definitions import Definitions, DefinitionSearch, Item, seeding_items
 from .loop_edits import COUNTS, LoopEdits, partial_numbers
 from .notes import notes_of
@@ -36,8 +36,8 @@ class PlainScript:
         """
         check_options(request.options, request.on_gpu)
         self._request = request
-        self._values = request.values
         self._cell = read_cell_code(request.cell, request.transform)
+        self._values = {**imported_values(self._cell.imports), **request.values}
         self._statements = read_statements(request.cells, request.transform)
         self._definitions = self._find(self._cell.reads)
         self._objects = self._find_objects()
@@ -134,7 +134,7 @@ class PlainScript:
 
     def _edited(self, code: str) -> LoopEdits:
         """Return the edits of one piece of code; a cell that distributes itself is left alone."""
-        edits = LoopEdits(SourceEdits(code))
+        edits = LoopEdits(SourceEdits(code), self._has_loaders)
         options = self._request.options
         check_code(edits.edits.tree, self._objects, self._values, options.strategy)
         if options.strategy != "none":
@@ -146,6 +146,10 @@ class PlainScript:
                 edits.replace_state_dicts({*self._objects.models, *self._objects.made_models})
         self.parts.helpers |= edits.used
         return edits
+
+    @property
+    def _has_loaders(self) -> bool:
+        return bool(self._objects.loaders) or "DataLoader(" in self._cell.code
 
     def _use_zero_optimizers(self, of_cell: SourceEdits) -> int:
         """Use ZeroRedundancyOptimizer in cell and definitions; return how many there are."""
@@ -185,17 +189,25 @@ class PlainScript:
             self.parts.helpers.add("Replicated")
 
     def _first_optimizer(self, model: str) -> float:
-        """Return a position after a model and before the first optimizer that is made later."""
-        made = self._definitions.last_order(model) + 0.45
-        later = [
-            item.order
-            for item in self._definitions.items
-            if item.statement
-            and item.order > made
-            and model in item.statement.reads_at_once
-            and any(self._objects.kinds.get(name) == "optimizer" for name in item.binds)
-        ]
-        return min(later) - 0.05 if later else END + 1
+        """Return a position after a model is made and before the optimizers that train it.
+
+        Raises:
+            StrategyError: an optimizer is made at once with the model, or before.
+        """
+        made = self._definitions.last_order(model)
+        parameters = {id(p) for p in self._values[model].parameters()}
+        orders = [END + 2]
+        for name in self._objects.of_kind("optimizer"):
+            groups = self._values[name].param_groups
+            if not any(id(p) in parameters for group in groups for p in group["params"]):
+                continue
+            order = self._definitions.first_order(name)
+            if order <= made:
+                what = f"`{name}` is made before `{model}` is complete, so it cannot have shards"
+                instead = f"make `{name}` in a statement of its own, after `{model}`"
+                raise StrategyError(format_message(what, instead=f"{instead}; or {WITH_NBMGPU}"))
+            orders.append(order)
+        return min(min(orders) - 0.05, END + 1)
 
 
 def parts_of(request: ExportRequest, path: Path) -> ScriptParts:

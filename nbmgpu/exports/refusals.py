@@ -29,7 +29,7 @@ STRATEGIES = {
     "mp": "it has one process, which spreads layers over GPUs",
     "deepspeed": "its engine takes over backward passes, steps and clipping of the cell",
 }
-"""Why the others are not exported, by the beginning or a part of their names."""
+"""Why the others are not exported, by a part of their names."""
 
 IN_THE_CELL = {
     "accumulate": "step after every Nth batch in the cell",
@@ -57,7 +57,8 @@ def check_options(options: RunOptions, on_gpu: bool) -> None:
     """
     name = options.strategy
     if name not in EXPORTED:
-        reason = next((why for part, why in STRATEGIES.items() if part in name), "")
+        parts = name.replace("deepspeed_", "deepspeed+").split("+")
+        reason = next((why for part, why in STRATEGIES.items() if part in parts), "")
         what = f"Strategy {name} cannot be exported as a plain script"
         what += f": {reason}" if reason else ""
         raise OptionError(_refused(what, f"--strategy {' or '.join(EXPORTED[:3])}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ from .source_edits import indented
 from .strategy_calls import SUMMARIES
 from .values import StoredValue
 
-WIDTH = 98
+WIDTH = 88
+"""Of lines, as formatters have it by default."""
 
 
 @dataclass
@@ -114,9 +116,10 @@ def _main(request: ExportRequest, parts: ScriptParts) -> str:
     pieces += parts.wraps
     in_order = [text for _, text in sorted(pieces, key=lambda piece: piece[0])]
     blocks = ["\n".join(lines), *_blocks(in_order), parts.cell]
-    for file, state in parts.results.items():
-        blocks.append(f'save_once({state}, "{file}")')
-    blocks.append("dist.destroy_process_group()")
+    saves = [f'save_once({state}, "{file}")' for file, state in parts.results.items()]
+    # Without the barrier, a process may end while a thread of gloo still holds a tensor, and abort.
+    saves += ["dist.barrier()  # until rank 0 has saved"] if saves else ["dist.barrier()"]
+    blocks += ["\n".join(saves), "dist.destroy_process_group()"]
     return "def main():\n" + indented("\n\n".join(blocks))
 
 
@@ -175,16 +178,19 @@ def import_block(statements: Iterable[str], body: str) -> str:
         if len(line) > WIDTH:
             line = f"from {source} import (\n    " + ",\n    ".join(sorted(names)) + ",\n)"
         lines.append(line)
-    return "\n".join(sorted(lines, key=_import_order))
+    standard = [line for line in lines if _is_standard(line)]
+    others = [line for line in lines if line not in standard]
+    groups = [sorted(group, key=_import_order) for group in (standard, others)]
+    return "\n\n".join("\n".join(group) for group in groups if group)
 
 
-def _import_order(line: str) -> tuple[bool, bool, str]:
-    """Order: the standard library's, then ``import``, then by name."""
-    import sys
+def _is_standard(line: str) -> bool:
+    return line.split()[1].partition(".")[0] in sys.stdlib_module_names
 
-    module = line.split()[1]
-    is_standard = module.partition(".")[0] in sys.stdlib_module_names
-    return (not is_standard, line.startswith("from"), module)
+
+def _import_order(line: str) -> tuple[bool, str]:
+    """Order ``import`` before ``from``, each by the name of the module."""
+    return line.startswith("from"), line.split()[1]
 
 
 def cell_comment(code: CellCode) -> list[str]:

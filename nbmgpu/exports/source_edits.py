@@ -19,7 +19,7 @@ class SourceEdits:
 
     code: str
     tree: ast.Module = field(init=False)
-    _edits: list[tuple[int, int, str]] = field(init=False, default_factory=list)
+    _edits: list[tuple[int, int, bool, str]] = field(init=False, default_factory=list)
     _starts: list[int] = field(init=False, default_factory=list)
     _lines: list[str] = field(init=False, default_factory=list)
 
@@ -39,12 +39,12 @@ class SourceEdits:
 
     def replace(self, node: ast.expr | ast.stmt, text: str) -> None:
         """Replace the source of ``node``."""
-        self._edits.append((*self._span(node), text))
+        self._edits.append((*self._span(node), False, text))
 
     def surround(self, node: ast.expr, before: str, after: str) -> None:
         """Put text directly before and after an expression."""
         start, end = self._span(node)
-        self._edits += [(start, start, before), (end, end, after)]
+        self._edits += [(start, start, False, before), (end, end, False, after)]
 
     def append_argument(self, call: ast.Call, text: str) -> None:
         """Add an argument at the end of a call."""
@@ -54,7 +54,7 @@ class SourceEdits:
             text = f" {text}"
         elif not inside.endswith("("):
             text = f", {text}"
-        self._edits.append((len(inside), len(inside), text))
+        self._edits.append((len(inside), len(inside), False, text))
 
     def add_after(self, node: ast.stmt, *statements: str) -> None:
         """Add simple statements after a simple one, on lines of their own if it has its own."""
@@ -65,20 +65,13 @@ class SourceEdits:
             text = "".join(f"; {each}" for each in statements if not each.startswith("#"))
         else:
             text = "".join(f"\n{indentation}{each}" for each in statements)
-        self._edits.append((end, end, text))
-
-    def is_alone(self, node: ast.stmt) -> bool:
-        """Return whether there is no other statement in the lines of a statement."""
-        _, end = self._span(node)
-        line = self._lines[node.lineno - 1]
-        rest = self.code[end:].split("\n", 1)[0].strip()
-        return not line[: node.col_offset].strip() and (not rest or rest.startswith("#"))
+        self._edits.append((end, end, True, text))  # after all that surrounds it
 
     def result(self) -> str:
         """Return the edited source."""
         text = self.code
-        in_order = sorted(self._edits, key=lambda edit: edit[:2])
-        for start, end, new in reversed(in_order):
+        in_order = sorted(self._edits, key=lambda edit: edit[:3])
+        for start, end, _, new in reversed(in_order):
             text = text[:start] + new + text[end:]
         return text
 

@@ -13,7 +13,7 @@ from .refusals import WITH_NBMGPU
 from .request import ExportRequest
 from .script import ScriptParts
 from .training_objects import TrainingObjects
-from .values import StoredValue, stored_state
+from .values import StoredValue, stored_shards, stored_state
 
 END = 1e9
 """Position after all statements of the notebook."""
@@ -66,11 +66,9 @@ class StartingStates:
         for name in optimizers:
             if not (self._values[name].state or schedulers):
                 continue
-            if self._sharded:
-                what = f"`{name}` has taken steps before the cell, and its states are not sharded"
-                instead = f"--strategy ddp or zero1, or make `{name}` in the cell; or {WITH_NBMGPU}"
-                raise StrategyError(format_message(what, instead=instead))
-            self.parts.states.append((END, stored_state(name, self._values[name])))
+            whole = stored_state(name, self._values[name])
+            started = self._sharded_state(name) if self._sharded else whole
+            self.parts.states.append((END + 1.5, started))
         for name in schedulers:
             self.parts.states.append((END, stored_state(name, self._values[name])))
         for name in self._objects.of_kind("generator"):
@@ -86,6 +84,23 @@ class StartingStates:
             state = _generator_state(f"{name}.generator.set_state", f"{name}_generator", generator)
             if state is not None:
                 self.parts.states.append((END, state))
+
+    def _sharded_state(self, name: str) -> StoredValue:
+        """Return how to give shards of its states to an optimizer.
+
+        Raises:
+            StrategyError: it trains several models.
+        """
+        optimizer = self._values[name]
+        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for model in self._objects.models:
+            if trained <= {id(p) for p in self._values[model].parameters()}:
+                state = stored_shards(name, optimizer, model, self._values[model])
+                self.parts.imports |= dict.fromkeys(state.imports)
+                return state
+        what = f"`{name}` has taken steps before the cell, and trains several models"
+        instead = f"--strategy ddp or zero1, or make `{name}` in the cell; or {WITH_NBMGPU}"
+        raise StrategyError(format_message(what, instead=instead))
 
     def _seed(self, cell: str) -> None:
         request = self._request

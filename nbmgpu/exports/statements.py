@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from nbmgpu.cell.name_analysis import NameReader
-from nbmgpu.cell.name_usage import NameUsage
+from nbmgpu.cell.name_usage import Location, NameUsage
 from nbmgpu.cell.source import Fragment
 
 Transform = Callable[[str], str]
@@ -102,9 +102,9 @@ def read_statement(code: str, node: ast.stmt, order: int = 0) -> Statement:
     )
 
 
-def names_read(code: str) -> tuple[str, ...]:
-    """Return the names that ``code`` may read before it binds them, in order."""
-    return tuple(_fragment_usage(code, ast.parse(code)).reads)
+def names_read(code: str) -> dict[str, Location]:
+    """Return the names that ``code`` may read before it binds them, and where it first does."""
+    return _fragment_usage(code, ast.parse(code)).reads
 
 
 def names_bound(code: str) -> frozenset[str]:
@@ -197,11 +197,11 @@ def _changed(node: ast.stmt) -> Iterator[str]:
     """Yield the names whose objects a statement changes as far as its source shows."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return
+    if "requires_grad" in ast.unparse(node):  # of the parameters of a model, as in a loop
+        yield from (each.id for each in ast.walk(node) if isinstance(each, ast.Name))
     for each in ast.walk(node):
         if isinstance(each, ast.Attribute | ast.Subscript) and not isinstance(each.ctx, ast.Load):
             yield base_name(each)
-            if "requires_grad" in ast.dump(each):
-                yield from (n.id for n in ast.walk(node) if isinstance(n, ast.Name))
         match each:
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=value, attr=method))):
                 if method not in READING_METHODS:

@@ -131,6 +131,24 @@ def stored_state(name: str, value: Any) -> StoredValue:
     )
 
 
+def stored_shards(
+    name: str, optimizer: torch.optim.Optimizer, model_name: str, model: nn.Module
+) -> StoredValue:
+    """Return how a script gives an optimizer its states, if the model's parameters are sharded."""
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    state = on_cpu(get_optimizer_state_dict(model, optimizer))
+    names = "StateDictOptions, set_optimizer_state_dict"
+    return StoredValue(
+        f'state = torch.load(DATA / "{name}.pt")\n'
+        "options = StateDictOptions(full_state_dict=True)\n"
+        f"set_optimizer_state_dict({model_name}, {name}, state, options=options)",
+        (f"from torch.distributed.checkpoint.state_dict import {names}",),
+        f"{name}.pt",
+        lambda path: torch.save(state, path),
+    )
+
+
 def on_cpu(state: Any) -> Any:
     """Return a copy of a state whose tensors are on the CPU, each with memory of its own."""
     if isinstance(state, torch.Tensor):

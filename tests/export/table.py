@@ -257,8 +257,8 @@ criterion = nn.CrossEntropyLoss()
         train_set, val_set = random_split(dataset, [32, 12])
         loader = DataLoader(train_set, batch_size=8, shuffle=True)
         """, expected=("train_set = Subset(dataset,", "Replicated(model)")),
-    exported("the best state", TRAIN + """
-    if epoch == 0 or losses[-1] < lowest:
+    exported("the best state", "lowest = 1e9\n" + TRAIN + """
+    if losses[-1] < lowest:
         lowest = losses[-1]
         best = {k: v.clone() for k, v in model.state_dict().items()}
         torch.save(best, "best.pt")
