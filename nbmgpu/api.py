@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import OptionError, format_message
+from .kernel import executor
 from .kernel.execution import Execution
 from .kernel.executor import execute, interrupts_of_attach, monitor, take_over, wait_for_results
 from .kernel.in_rank import metrics_log
@@ -77,21 +78,22 @@ def launch(function: Callable[..., Any], *args: Any, **options: Any) -> LaunchRe
     Args:
         function: any function, including one defined in the notebook or in ``__main__``.
         args: its positional arguments.
-        options: as for ``run``, except ``background``, ``detach`` and ``dry_run``.  All keywords
-            are options; to pass some to the function, use ``functools.partial(function, name=1)``.
+        options: as for ``run``, except ``background``, ``detach``, ``dry_run`` and ``export``.
+            All keywords are options; to pass some to the function, use
+            ``functools.partial(function, name=1)``.
 
     Returns:
         What the function returned, on rank 0 and on each rank, and the run, which has finished.
 
     Raises:
-        OptionError: an option is unknown, not available here, or one of those two.
+        OptionError: an option is unknown, not available here, or one of those.
         BaseException: see ``run``.
     """
     namespace = function.__globals__ if hasattr(function, "__globals__") else {}
     call = {**namespace, "_nbmgpu_function": function, "_nbmgpu_args": args}
     source = "_nbmgpu_function(*_nbmgpu_args)"
     chosen = RunOptions.of(**options)
-    if chosen.in_background or chosen.dry_run:
+    if chosen.in_background or chosen.dry_run or chosen.export:
         what = "nbmgpu.launch waits for the function's result"
         raise OptionError(format_message(what, instead="nbmgpu.run(..., background=True)"))
     execution = Execution(source, call, chosen, NotebookContext.current())
@@ -134,7 +136,7 @@ def export(
     """Write a run as a script for ``torchrun``, which needs no nbmgpu; or as a page of HTML.
 
     Args:
-        run: the run or the beginning of its id, by default the newest.
+        run: the run or the beginning of its id, by default this notebook's newest, else the newest.
         path: the file to write, ``train.py`` or ``report.html``.
         with_nbmgpu: whether the script calls ``nbmgpu.run`` instead of torch's own classes.
         report: whether to write a page instead of a script.
@@ -151,7 +153,8 @@ def export(
     from .exports.run_request import Surroundings, request_of_run
     from .exports.writing import write_script
 
-    found = run if isinstance(run, Run) else find_run(run)
+    newest = executor.last_run if not run else None  # of this notebook, if it has one
+    found = run if isinstance(run, Run) else newest or find_run(run)
     if report:
         return write_report(found, Path(path))
     reject_unknown(options, RUN)

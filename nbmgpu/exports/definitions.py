@@ -259,7 +259,13 @@ class DefinitionSearch:
         return literals and (name in FIXED_TENSORS or name in ("tensor", "array"))
 
     def _uses_training_objects(self, chain: list[Statement]) -> bool:
-        """Return whether a value was computed from a model or an optimizer."""
+        """Return whether a value was computed from a model or an optimizer.
+
+        An object that is made with one, such as a Trainer, was not.
+        """
+        source = getattr(chain[-1].node, "value", None)
+        if isinstance(called_object(source, self._values), type):
+            return False
         return any(
             name in self._values and kind_of(self._values[name]) in ("module", "optimizer")
             for statement in chain

@@ -38,6 +38,7 @@ class ShardedLoader:
             pin_memory=loader.pin_memory,
             worker_init_fn=loader.worker_init_fn,
             persistent_workers=loader.persistent_workers,
+            prefetch_factor=loader.prefetch_factor,
             generator=loader.generator,
         )
 

@@ -114,7 +114,10 @@ def check_code(
         module = getattr(called, "__module__", None) or ""
         if module.startswith(TRAINERS):
             what = f"`{ast.unparse(node.func)}` distributes the training by itself"
-            instead = "run your script with its own launcher, such as accelerate launch"
+            instead = (
+                "copy the cells into a script, which torchrun starts as it is, and divide "
+                "per_device_train_batch_size by the number of ranks"
+            )
             raise StrategyError(_refused(what, instead))
         match node.func:
             case ast.Attribute(value=ast.Name(id=name), attr=attr):

@@ -42,7 +42,10 @@ def _chart(name: str, curve: Curve) -> str:
     ]
     if len(finite):
         highest, lowest = (text_format.number(float(v)) for v in (finite.max(), finite.min()))
-        labels += [_text(LEFT - 6, 12, highest, "end"), _text(LEFT - 6, height, lowest, "end")]
+        if highest == lowest:
+            labels.append(_text(LEFT - 6, height / 2 + 4, highest, "end"))
+        else:
+            labels += [_text(LEFT - 6, 12, highest, "end"), _text(LEFT - 6, height, lowest, "end")]
     title = escape(text_format.plain(name))
     frame = (
         f'<path d="M{LEFT} 0V{height}H{WIDTH}" fill="none" stroke="currentColor" '

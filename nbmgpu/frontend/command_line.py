@@ -17,7 +17,7 @@ from nbmgpu.runs.run import find_run
 
 from . import commands
 from .engine_command import engine_text
-from .export_command import export_text
+from .export_command import OWN_OPTIONS, export_text
 from .info import info_text
 from .run_follower import LogReader, RunFollower
 
@@ -79,6 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     export = add(
         "export", "write a run as a script: [RUN] train.py, or --report [RUN] report.html", _export
     )
+    for option in OWN_OPTIONS:  # REMAINDER leaves out options that come first
+        export.add_argument(option, action="append_const", const=option, dest="own", default=[])
     export.add_argument("words", nargs=argparse.REMAINDER, metavar="[RUN] FILE ...")
     add("info", "show devices, versions, engines and what is missing", _info)
     return parser
@@ -126,7 +128,7 @@ def _engine(given: argparse.Namespace) -> None:
 
 
 def _export(given: argparse.Namespace) -> None:
-    print(in_terminal(export_text(shlex.join(given.words))))
+    print(in_terminal(export_text(shlex.join([*given.own, *given.words]))))
 
 
 def _info(_: argparse.Namespace) -> None:

@@ -55,6 +55,17 @@ def test_bare_tensors_are_refused(tmp_path: Path) -> None:
         notebook.export(TRAIN.replace("model(x)", "x @ w"), tmp_path / "train.py")
 
 
+def test_trainers_are_refused(tmp_path: Path) -> None:
+    notebook = Notebook()
+    notebook.run(IMPORTS, DEFINITIONS, LOADER, f"{MODEL}\n{SGD}")
+    notebook.run("from accelerate import Accelerator\naccelerator = Accelerator(cpu=True)")
+    cell = TRAIN.replace("loss.backward()", "accelerator.backward(loss)")
+    with pytest.raises(NbmgpuError, match="distributes the training by itself"):
+        notebook.export(cell, tmp_path / "train.py")
+    exported = notebook.export(cell, tmp_path / "train.py", with_nbmgpu=True)
+    assert "accelerator = Accelerator(cpu=True)" in exported.path.read_text()
+
+
 NOTES = {
     "dropout": (f"{MODEL.replace('Net()', 'nn.Sequential(nn.Linear(8, 4), nn.Dropout())')}\n{SGD}",
         TRAIN, "Dropout"),

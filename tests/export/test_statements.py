@@ -98,6 +98,17 @@ def test_changes_of_models_are_kept_and_training_is_not() -> None:
     assert texts(search(*cells, names="model")) == cells[1:4]
 
 
+def test_an_object_that_is_made_with_a_model_is_made_again() -> None:
+    cells = [
+        IMPORTS,
+        "model = nn.Linear(2, 2)",
+        "class Trainer:\n    def __init__(self, model):\n        self.model = model",
+        "trainer = Trainer(model)",
+        "size = len(list(model.parameters())) * model.weight.numel()",
+    ]
+    assert texts(search(*cells, names="trainer size")) == [*cells[1:4], "size = 8"]
+
+
 def test_a_cell_under_another_magic_is_read() -> None:
     body = "get_ipython().run_cell_magic('time', '', 'x = 1\\n')\n"
     statements = read_statements([body, "get_ipython().system('ls')", "1 +"], lambda text: text)

@@ -62,6 +62,16 @@ def run_id(notebook: Notebook) -> str:
     return notebook.run("print(nbmgpu.last_run.id)").text().strip()
 
 
+def in_terminal(notebook: Notebook, path: Path) -> subprocess.CompletedProcess[str]:
+    """Export the newest run of the kernel by the command line."""
+    runs = notebook.run("print(nbmgpu.last_run.folder.parent)").text().strip()
+    command = [str(BIN / "nbmgpu"), "export", run_id(notebook), str(path)]
+    environment = {**os.environ, "NBMGPU_RUNS": runs}
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
 def test_a_cell_is_exported_before_it_runs(notebook: Notebook, tmp_path: Path) -> None:
     notebook.run(f"import nbmgpu\n%ls\n{DEFINITIONS}")
     path = tmp_path / "train.py"
@@ -80,12 +90,7 @@ def test_a_run_that_keeps_its_start_is_exported_from_a_terminal(
     notebook.run(f"%%mgpu --gpus 2 --cpu --keep-start\n{CELL}")
     trained = notebook.run(f"print({SHOWN})").text().strip()
     path = tmp_path / "train.py"
-    environment = {**os.environ, "NBMGPU_RUNS": notebook.run(
-        "print(nbmgpu.last_run.folder.parent)").text().strip()}  # fmt: skip
-    command = [str(BIN / "nbmgpu"), "export", run_id(notebook), str(path)]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = in_terminal(notebook, path)
     assert done.returncode == 0, done.stderr
     assert "torchrun --nproc-per-node 2 train.py" in done.stdout
     assert weights(path) == trained
@@ -113,6 +118,9 @@ def test_a_finished_run_is_exported_with_a_note(notebook: Notebook, tmp_path: Pa
     assert "torch.manual_seed(0)" in text
     assert "fully_shard(model)" in text
     assert "model.load_state_dict" not in text
+    refused = in_terminal(notebook, path)
+    assert refused.returncode == 1
+    assert "--keep-start" in refused.stderr
 
 
 def test_what_cannot_be_exported_is_refused(notebook: Notebook, tmp_path: Path) -> None:
