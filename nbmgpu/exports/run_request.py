@@ -22,7 +22,7 @@ from nbmgpu.runs.run import Run
 from nbmgpu.serialization import serialize
 from nbmgpu.serialization.bundle import write_container
 from nbmgpu.serialization.reopened_bundle import reopen_bundle
-from nbmgpu.system.ownership import require_own_folder
+from nbmgpu.system.ownership import require_own
 
 from .cell_code import read_cell_code
 from .definitions import DefinitionSearch
@@ -88,7 +88,8 @@ def request_of_run(run: Run, changes: Mapping[str, Any], notebook: Surroundings)
         "nodes": run.record.nodes, "transform": notebook.transform or _transform(),
     }  # fmt: skip
     if start.exists():
-        require_own_folder(start.parent)
+        require_own(start.parent)
+        require_own(start)
         values: dict[str, Any] = {"__name__": "__main__"}
         bundle = reopen_bundle(str(start), run.id, values)
         cells = tuple(json.loads((run.folder / CELLS_FILE).read_text(encoding="utf-8")))
