@@ -32,8 +32,11 @@ from .values import (
     stored_value,
 )
 
-RANDOM = re.compile(r"rand|shuffle|sample|permutation|choice|normal\(|uniform|make_\w+\(")
-"""What source mentions whose result is probably another one at each call."""
+RANDOM = re.compile(
+    r"\b(?:rand\w*|normal\w*|uniform\w*|shuffle|sample|permutation|choices?|multinomial|bernoulli"
+    r"|make_\w+|\w+_split)\("
+)
+"""Calls whose result is probably another one each time."""
 
 FIXED_TENSORS = frozenset({"arange", "eye", "full", "linspace", "ones", "zeros"})
 """Functions that make the same tensor or array at each call with literals."""
@@ -75,10 +78,12 @@ class Definitions:
     Attributes:
         imports: import statements, of one name each.
         items: all else, in order.
+        redrawn: names that should be stored and cannot be, so that a script draws other numbers.
     """
 
     imports: dict[str, None] = field(default_factory=dict)
     items: list[Item] = field(default_factory=list)
+    redrawn: tuple[str, ...] = ()
 
     @property
     def stored(self) -> list[Item]:
@@ -119,6 +124,7 @@ class DefinitionSearch:
         self._chosen: dict[int, Statement] = {}
         self._stored: dict[str, Item] = {}
         self._imports: dict[str, None] = {}
+        self._redrawn: dict[str, None] = {}
 
     def find(self, names: Iterable[str], own: frozenset[str]) -> Definitions:
         """Return the definitions of ``names``.
@@ -141,7 +147,7 @@ class DefinitionSearch:
             todo += self._define(name)
         statements = [Item(s.order, statement=s) for s in self._chosen.values()]
         items = sorted([*statements, *self._stored.values()], key=lambda item: item.order)
-        return Definitions(dict(sorted(self._imports.items())), items)
+        return Definitions(dict(sorted(self._imports.items())), items, tuple(self._redrawn))
 
     def _define(self, name: str) -> list[str]:
         """Define one name; return what its definition reads."""
@@ -167,6 +173,7 @@ class DefinitionSearch:
                 what = f"`{name}` can neither be defined by source nor stored in a file"
                 instead = f"make `{name}` inside the cell, or --with-nbmgpu"
                 raise CellError(format_message(what, instead=instead))
+            self._redrawn[name] = None
         found = [*chain, *changes]
         self._chosen.update((statement.order, statement) for statement in found)
         return [read for statement in found for read in statement.reads]
@@ -231,8 +238,10 @@ class DefinitionSearch:
         if not chain:
             return True
         last = chain[-1]
-        if last.is_definition or kind in ("module", "optimizer", "scheduler", "loader"):
+        if last.is_definition or kind in ("module", "optimizer", "scheduler"):
             return False
+        if kind == "loader":
+            return self._draws(chain)
         source = last.node.value if isinstance(last.node, ast.Assign | ast.AnnAssign) else None
         is_literal, written = literal_value(source)
         if is_literal and not (self._at_start and is_plain(value) and written != value):
@@ -243,11 +252,23 @@ class DefinitionSearch:
             return not self._is_fixed_tensor(source)
         if is_literal:
             return True
-        texts = " ".join(s.text for s in [*chain, *changes])
         computed = any(not s.is_simple for s in changes) or isinstance(
             last.node, ast.For | ast.While | ast.AugAssign
         )
-        return computed or bool(RANDOM.search(texts)) or self._uses_training_objects(chain)
+        return computed or self._draws([*chain, *changes]) or self._uses_training_objects(chain)
+
+    def _draws(self, statements: list[Statement]) -> bool:
+        """Return whether statements, or functions and classes that they use, draw numbers."""
+        todo, done = [*statements], set()
+        while todo:
+            statement = todo.pop()
+            if RANDOM.search(statement.text):
+                return True
+            done.add(statement.order)
+            reads = statement.reads if statement.is_definition else statement.reads_at_once
+            definitions = [chain[-1] for name in reads if (chain := self._chain(name))]
+            todo += [d for d in definitions if d.is_definition and d.order not in done]
+        return False
 
     def _is_fixed_tensor(self, source: ast.expr | None) -> bool:
         """Return whether an expression makes a tensor of literals."""
@@ -281,7 +302,7 @@ class DefinitionSearch:
             return None
         self._imports.update(dict.fromkeys(stored.imports))
         self._stored[name] = Item(order, stored=stored, name=name)
-        return [dataset] if dataset else []
+        return [dataset] if dataset else list(stored.needs)
 
     def _name_of(self, value: object, before: float) -> str:
         """Return the name that holds ``value`` and was bound earlier, or an empty string."""

@@ -15,6 +15,10 @@ NOT_AT_START = (
     "The models start as the notebook makes them, not as they were when the run began: export "
     "with %%mgpu --export before it, or run with --keep-start, for the numbers of the run."
 )
+REDRAWN = (
+    "`{name}` cannot be stored in a file, so it is computed again, perhaps with other numbers than "
+    "in the notebook."
+)
 RANDOM_LAYERS = (
     "`{name}` has {layers}: each rank draws its own random numbers for its part of the batch, or "
     "normalizes over it."
@@ -33,6 +37,8 @@ def notes_of(
     """Yield what may differ, besides what the edits of the loop have found."""
     if not request.at_start:
         yield NOT_AT_START
+    for name in definitions.redrawn:
+        yield REDRAWN.format(name=name)
     if request.options.strategy == "none":
         return
     for name in objects.models:

@@ -71,7 +71,8 @@ class PlainScript:
             )
             known = {item.order for item in more.items}
             items = [*more.items, *(item for item in seeds if item.order not in known)]
-            return Definitions(more.imports, sorted(items, key=lambda item: item.order))
+            items.sort(key=lambda item: item.order)
+            return Definitions(more.imports, items, more.redrawn)
         return found
 
     def _find_objects(self) -> TrainingObjects:
@@ -176,7 +177,7 @@ class PlainScript:
             if self._calls.shards_parameters:
                 place = self._first_optimizer(name)
             lines = self._calls.wrap(name, self._values[name])
-            self.parts.wraps += [(place, line) for line in ["\n".join(lines)]]
+            self.parts.wraps.append((place, "\n".join(lines)))
         for name in self._objects.loaders:
             self.parts.wraps.append((END + 1, f"{name} = ShardedLoader({name})"))
             self.parts.helpers.add("ShardedLoader")

@@ -6,6 +6,7 @@ import ast
 import copy
 import importlib
 import pickle
+import pickletools
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ class StoredValue:
         code: the statement that binds the name.
         imports: the import statements that it needs.
         file: name of the file; empty for a literal.
+        needs: classes and functions of the notebook that the file refers to.
         write: writes the file.
     """
 
@@ -40,6 +42,7 @@ class StoredValue:
     imports: tuple[str, ...] = ()
     file: str = ""
     write: Callable[[Path], None] = field(default=lambda path: None, repr=False)
+    needs: tuple[str, ...] = ()
 
 
 def kind_of(value: object) -> Kind:
@@ -91,15 +94,15 @@ def stored_value(name: str, value: Any) -> StoredValue | None:
             lambda path: np.save(path, value),
         )
     try:
-        data = pickle.dumps(value)
+        data = pickle.dumps(value, protocol=2)  # which has names of classes in one piece
     except Exception:  # of user code
         return None
-    if b"__main__" in data or b"__mp_main__" in data:  # a class of the notebook
-        return None
+    named = [str(arg).split() for code, arg, _ in pickletools.genops(data) if code.name == "GLOBAL"]
     return StoredValue(
         f'{name} = torch.load(DATA / "{name}.pt", weights_only=False)',
         file=f"{name}.pt",
         write=lambda path: torch.save(value, path),
+        needs=tuple(dict.fromkeys(name for module, name in named if module == "__main__")),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from nbmgpu.errors import OptionError, format_message
 from nbmgpu.formatting import format_bytes
 
+from .main_module import classes_in_main
 from .nbmgpu_script import nbmgpu_parts, nbmgpu_script_text
 from .plain_script import parts_of
 from .request import ExportRequest
@@ -56,18 +57,19 @@ def write_script(request: ExportRequest, path: Path, with_nbmgpu: bool = False) 
     if path.suffix != ".py":
         what = f"A script is a Python file, and {path.name} is none"
         raise OptionError(format_message(what, instead=str(path.with_suffix(".py"))))
-    if with_nbmgpu:
-        parts = nbmgpu_parts(request, path)
-        text, command = nbmgpu_script_text(request, parts), f"python {path.name}"
-    else:
-        parts = parts_of(request, path)
-        text, command = script_text(request, parts), torchrun_command(request, path.name)
-    files = files_of(parts)
     folder = path.with_name(data_folder(path.name))
-    if files:
-        folder.mkdir(parents=True, exist_ok=True)
-    for name, value in files.items():
-        value.write(folder / name)
+    with classes_in_main(request.values):
+        if with_nbmgpu:
+            parts = nbmgpu_parts(request, path)
+            text, command = nbmgpu_script_text(request, parts), f"python {path.name}"
+        else:
+            parts = parts_of(request, path)
+            text, command = script_text(request, parts), torchrun_command(request, path.name)
+        files = files_of(parts)
+        if files:
+            folder.mkdir(parents=True, exist_ok=True)
+        for name, value in files.items():
+            value.write(folder / name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     written = tuple(folder / name for name in files)

@@ -12,7 +12,11 @@ from nbmgpu.exports.definitions import Definitions, DefinitionSearch
 from nbmgpu.exports.source_edits import SourceEdits, indented
 from nbmgpu.exports.statements import read_statements
 
-IMPORTS = "import math, os.path\nimport numpy as np\nimport torch\nfrom torch import nn, optim"
+IMPORTS = """import math, os.path
+import numpy as np
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset"""
 
 
 def search(*cells: str, names: str, at_start: bool = True, changed: str = "") -> Definitions:
@@ -73,11 +77,22 @@ def test_a_value_that_no_cell_explains_is_a_literal_or_a_file() -> None:
         ("x = {'lr': 0.1, 'layers': [4, 2]}", False),
         ("x = [0.0]\nfor i in range(200):\n    x.append(i / 3)", True),
         ("x = nn.Linear(2, 2)", False),
+        ("x = TensorDataset(torch.rand(20, 2))", True),
+        ("x = DataLoader(TensorDataset(torch.rand(20, 2)), 4)", True),
+        ("samples = [1, 2]\nx = DataLoader(samples, 1)", False),
+        ("def draw():\n    return [torch.rand(9)]\nx = DataLoader(draw(), 1)", True),
     ],
 )
 def test_what_was_computed_is_stored(cell: str, stored: bool) -> None:
     found = search(IMPORTS, "import random", cell, names="x")
     assert [item.name for item in found.stored] == (["x"] if stored else [])
+
+
+def test_what_should_be_stored_and_cannot_be_is_told() -> None:
+    cells = [IMPORTS, "import threading", "x = [torch.rand(3), threading.Lock()]"]
+    found = search(*cells, names="x")
+    assert texts(found) == cells[2:]
+    assert found.redrawn == ("x",)
 
 
 def test_after_the_run_what_it_may_have_changed_is_source() -> None:

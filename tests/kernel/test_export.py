@@ -33,8 +33,18 @@ torch.manual_seed(0)
 width = 4
 model = nn.Linear(width, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-data = TensorDataset(torch.randn(20, width), torch.randint(0, 2, (20,)))
-loader = DataLoader(data, batch_size=8, shuffle=True)
+class Drawn(torch.utils.data.Dataset):
+    def __init__(self, size):
+        self.x, self.y = torch.randn(size, width), torch.randint(0, 2, (size,))
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
+
+
+loader = DataLoader(Drawn(20), batch_size=8, shuffle=True)
 """
 
 
