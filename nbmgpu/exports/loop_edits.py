@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from .source_edits import SourceEdits
@@ -131,6 +132,44 @@ def partial_numbers(tree: ast.Module) -> list[ast.stmt]:
             and _reads_part(each, losses)
         ]
     return list(dict.fromkeys(found))
+
+
+def evaluated_loaders(
+    loaders: Iterable[str], cell: ast.Module, definitions: Mapping[str, str]
+) -> set[str]:
+    """Return the loaders that the cell itself iterates over, and only where it does not train.
+
+    Args:
+        loaders: names.
+        cell: its syntax tree.
+        definitions: sources of the notebook's functions and classes that it uses, by name.
+    """
+    training = {name for name, text in definitions.items() if ".backward(" in text}
+    read_elsewhere = " ".join(definitions.values())
+    uses: dict[str, list[bool]] = {}
+    in_loops: set[int] = set()
+    for node in ast.walk(cell):
+        if isinstance(node, ast.For | ast.comprehension):
+            body = node.body if isinstance(node, ast.For) else []
+            trains = any(_trains(each, training) for part in body for each in ast.walk(part))
+            for name in (each for each in ast.walk(node.iter) if isinstance(each, ast.Name)):
+                uses.setdefault(name.id, []).append(trains)
+                in_loops.add(id(name))
+    others = {n.id for n in ast.walk(cell) if isinstance(n, ast.Name) and id(n) not in in_loops}
+    return {
+        name
+        for name in loaders
+        if name in uses
+        and not any(uses[name])
+        and name not in others
+        and not re.search(rf"\b{name}\b", read_elsewhere)
+    }
+
+
+def _trains(node: ast.AST, training: set[str]) -> bool:
+    """Return whether a node calls ``backward``, or a function of the notebook that does."""
+    is_backward = isinstance(node, ast.Attribute) and node.attr in ("backward", "step", "fit")
+    return is_backward or (isinstance(node, ast.Name) and node.id in training)
 
 
 def _reads_part(statement: ast.stmt, losses: set[str]) -> bool:

@@ -12,7 +12,7 @@ from .cell_code import read_cell_code
 from .definitions import DefinitionSearch
 from .placement import Placement
 from .request import ExportRequest
-from .script import ScriptParts, data_folder, import_block
+from .script import ScriptParts, data_folder, grouped, import_block
 from .source_edits import indented
 from .starting_states import StartingStates
 from .statements import read_statements
@@ -52,8 +52,9 @@ def nbmgpu_script_text(request: ExportRequest, parts: ScriptParts) -> str:
     definitions = [text for _, text in sorted(pieces, key=lambda piece: piece[0])]
     saves = [f'torch.save({state}, "{file}")' for file, state in parts.results.items()]
     main = "\n".join([f"nbmgpu.run(CELL, globals(), {_options(request)})", *saves])
-    body = "\n".join(definitions)
-    cell = parts.cell.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    body = "\n\n\n".join(grouped(definitions))
+    quotes = "'''" if '"""' in parts.cell else '"""'
+    cell = parts.cell.replace("\\", "\\\\").replace(quotes, "\\".join(["", *quotes]))
     imports = dict(parts.imports) | {"import nbmgpu": None, "import torch": None}
     data = ""
     if "DATA / " in body:
@@ -64,7 +65,8 @@ def nbmgpu_script_text(request: ExportRequest, parts: ScriptParts) -> str:
         f'"""Trains with nbmgpu.\n\n    python {parts.name}\n\nExported from {request.origin}.\n"""'
     )
     start = 'if __name__ == "__main__":\n' + indented(main)
-    return f'{head}\n\n{block}\n\n{data}{body}\n\nCELL = """\n{cell}\n"""\n\n{start}\n'
+    text = f"CELL = {quotes}\n{cell}\n{quotes}"
+    return f"{head}\n\n{block}\n\n{data}\n{body}\n\n\n{text}\n\n{start}\n"
 
 
 def _options(request: ExportRequest) -> str:

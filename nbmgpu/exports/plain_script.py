@@ -11,10 +11,10 @@ from nbmgpu.errors import StrategyError, format_message
 
 from .cell_code import imported_values, read_cell_code
 from .definitions import Definitions, DefinitionSearch, Item, seeding_items
-from .loop_edits import COUNTS, LoopEdits, partial_numbers
+from .loop_edits import COUNTS, LoopEdits, evaluated_loaders, partial_numbers
 from .notes import notes_of
 from .placement import place
-from .refusals import WITH_NBMGPU, check_code, check_objects, check_options
+from .refusals import WITH_NBMGPU, check_code, check_models, check_objects, check_options
 from .request import ExportRequest
 from .script import ScriptParts, cell_comment
 from .source_edits import SourceEdits
@@ -129,6 +129,7 @@ class PlainScript:
             what = "Neither the cell nor a function of the notebook that it calls has a backward()"
             instead = f"export the cell that trains; or {WITH_NBMGPU}"
             raise StrategyError(format_message(what, instead=instead))
+        check_models(self._objects, self._values)
         if strategy == "zero1" and not numbers:
             what = "No construction of a torch.optim optimizer was found for zero1"
             raise StrategyError(format_message(what, instead=f"--strategy ddp; or {WITH_NBMGPU}"))
@@ -178,7 +179,14 @@ class PlainScript:
                 place = self._first_optimizer(name)
             lines = self._calls.wrap(name, self._values[name])
             self.parts.wraps.append((place, "\n".join(lines)))
+        definitions = {
+            name: item.text for item in self._code_of_definitions() for name in item.binds
+        }
+        cell = ast.parse(self._cell.code)
+        whole = evaluated_loaders(self._objects.loaders, cell, definitions)
         for name in self._objects.loaders:
+            if name in whole:
+                continue
             self.parts.wraps.append((END + 1, f"{name} = ShardedLoader({name})"))
             self.parts.helpers.add("ShardedLoader")
         for name in (*self._objects.models, *self._objects.made_models):

@@ -98,6 +98,39 @@ def check_objects(objects: TrainingObjects, values: Mapping[str, Any]) -> None:
             raise StrategyError(_refused(what, "a dataset with __getitem__ and a batch size"))
 
 
+def check_models(objects: TrainingObjects, values: Mapping[str, Any]) -> None:
+    """Check that all models that may be trained have names by which a script can wrap them.
+
+    Raises:
+        StrategyError: they have not, so ranks would train models of their own.
+    """
+    if not objects.models and not objects.made_models:
+        what = "No model was found that the cell trains and that has a name outside of functions"
+        instead = "make model and optimizer in statements of their own, in the notebook or the cell"
+        raise StrategyError(_refused(what, instead))
+    named = [values[name] for name in objects.of_kind("module")]
+    known = {id(part) for model in named for part in model.modules()}
+    for name in objects.of_kind("other"):
+        for part in _parts(values[name]):
+            is_model = isinstance(part, nn.Module) and any(True for _ in part.parameters())
+            if is_model and id(part) not in known:
+                what = f"`{name}` holds a model that has no name of its own"
+                raise StrategyError(_refused(what, "give it one: model = ..."))
+            if is_model and any(part is model for model in named):
+                what = f"`{name}` holds a model, and a script wraps the model under another name"
+                raise StrategyError(_refused(what, f"make `{name}` in the cell, or pass the model"))
+
+
+def _parts(value: Any) -> list[Any]:
+    """Return what a container, or an object of the notebook, holds."""
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, list | tuple | set):
+        return list(value)
+    is_own = type(value).__module__ == "__main__"
+    return list(vars(value).values()) if is_own and hasattr(value, "__dict__") else []
+
+
 def check_code(
     tree: ast.Module, objects: TrainingObjects, values: Mapping[str, Any], strategy: str
 ) -> None:

@@ -57,7 +57,7 @@ def script_text(request: ExportRequest, parts: ScriptParts) -> str:
     top = [parts.texts.get(item.order, item.text) for item in parts.placement.top]
     helpers = [source.strip() for name, source in HELPERS.items() if name in parts.helpers]
     main = _main(request, parts)
-    body = "\n\n\n".join([*_grouped(top), *helpers, main])
+    body = "\n\n\n".join([*grouped(top), *helpers, main])
     needs_data = "DATA / " in body
     data = f'DATA = Path(__file__).with_name("{data_folder(parts.name)}")\n\n' if needs_data else ""
     imports = _imports(parts, data + body)
@@ -134,7 +134,7 @@ def _blocks(statements: Sequence[str]) -> list[str]:
     return ["\n".join(block) for block in blocks if block]
 
 
-def _grouped(statements: Sequence[str]) -> list[str]:
+def grouped(statements: Sequence[str]) -> list[str]:
     """Join constants that follow each other; functions and classes are set apart."""
     groups: list[str] = []
     follows = False

@@ -105,6 +105,8 @@ def _makes(node: ast.AST, kind: type, values: Mapping[str, Any]) -> bool:
     if inspect.ismethod(called) and isinstance(called.__self__, type):  # Model.from_pretrained
         called = called.__self__
     if isinstance(called, type):
+        if kind is nn.Module and called.__name__.startswith("AutoModel"):  # of transformers
+            return True
         # A loss is a module, too, but has nothing to train.
         return issubclass(called, kind) and "loss" not in called.__module__
     return False

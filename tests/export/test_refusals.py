@@ -55,6 +55,48 @@ def test_bare_tensors_are_refused(tmp_path: Path) -> None:
         notebook.export(TRAIN.replace("model(x)", "x @ w"), tmp_path / "train.py")
 
 
+HOLDER = """
+class Holder:
+    def __init__(self, model):
+        self.model = model
+        self.opt = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def fit(self):
+        for x, y in loader:
+            self.opt.zero_grad()
+            F.cross_entropy(self.model(x), y).backward()
+            self.opt.step()
+"""
+UNNAMED = {
+    "an object": (HOLDER + "holder = Holder(Net())", "holder.fit()", "No model was found"),
+    "an object beside it": (
+        f"{HOLDER}{MODEL}\n{SGD}\nholder = Holder(model)",
+        f"holder.fit()\n{TRAIN}",
+        "`holder` holds a model, and a script wraps",
+    ),
+    "a list": (
+        f"{MODEL}\n{SGD}\nmodels = [Net(), Net()]",
+        TRAIN.replace("model(x)", "(model(x) + models[0](x))"),
+        "`models` holds a model that has no name",
+    ),
+    "a function": (
+        "def make():\n    return Net()",
+        f"def train():\n    model = make()\n    {SGD}"
+        "\n    F.cross_entropy(model(X), Y).backward()\n    opt.step()\ntrain()",
+        "No model was found",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_models_without_names_are_refused(name: str, tmp_path: Path) -> None:
+    setup, cell, message = UNNAMED[name]
+    notebook = Notebook()
+    notebook.run(IMPORTS, DEFINITIONS, LOADER, setup)
+    with pytest.raises(NbmgpuError, match=message):
+        notebook.export(cell, tmp_path / "train.py")
+
+
 def test_trainers_are_refused(tmp_path: Path) -> None:
     notebook = Notebook()
     notebook.run(IMPORTS, DEFINITIONS, LOADER, f"{MODEL}\n{SGD}")
@@ -86,6 +128,20 @@ def test_what_may_differ_is_a_note(name: str, tmp_path: Path) -> None:
     assert message in exported.notes[0]
     assert exported.notes[0] in " ".join(exported.path.read_text().split())
     assert f"Note: {exported.notes[0]}" in str(exported)
+
+
+def test_only_loaders_that_train_are_shared(notebook: Notebook, tmp_path: Path) -> None:
+    other = Notebook([*notebook.cells], dict(notebook.namespace))
+    other.run("val_loader = DataLoader(dataset, 9)\ndef step(x, y):\n    loss = model(x).sum()")
+    evaluation = "\nfor x, y in val_loader:\n    right = (model(x).argmax(1) == y).sum()\n"
+    text = other.export(TRAIN + evaluation, tmp_path / "train.py").path.read_text()
+    assert "loader = ShardedLoader(loader)" in text
+    assert "ShardedLoader(val_loader)" not in text
+    other.run(
+        "def step(x, y):\n    loss = F.cross_entropy(model(x), y)\n    loss.backward()\n    opt.step()"
+    )
+    text = other.export("for x, y in loader:\n    step(x, y)", tmp_path / "a.py").path.read_text()
+    assert "loader = ShardedLoader(loader)" in text
 
 
 def test_options_become_arguments(notebook: Notebook, tmp_path: Path) -> None:
