@@ -143,7 +143,7 @@ def _mentions(code: str, module: str) -> bool:
 
 
 def _has_stepped(scheduler: Any) -> bool:
-    return getattr(scheduler, "_step_count", 0) > 1 or scheduler.last_epoch > 0
+    return bool(scheduler.last_epoch > 0)
 
 
 def _generator_state(call: str, name: str, generator: torch.Generator) -> StoredValue | None:
