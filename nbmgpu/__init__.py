@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from .advisor import advise
-    from .api import LaunchResult, attach, launch, log, run
+    from .api import LaunchResult, attach, export, launch, log, run
     from .comparison import Comparison, compare, scale
     from .runs.run import Run, find_run, list_runs
     from .ui.picker import picker
@@ -29,6 +29,7 @@ __all__ = [
     "attach",
     "compare",
     "compare_runs",
+    "export",
     "find_run",
     "last_comparison",
     "last_run",
@@ -69,7 +70,7 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
 
 _PUBLIC_NAMES = {
     ".advisor": ("advise",),
-    ".api": ("LaunchResult", "attach", "compare_runs", "launch", "log", "run"),
+    ".api": ("LaunchResult", "attach", "compare_runs", "export", "launch", "log", "run"),
     ".comparison": ("compare", "last_comparison", "scale"),
     ".kernel.executor": ("last_run",),
     ".runs.run": ("Run", "find_run", "list_runs"),

@@ -6,18 +6,25 @@ import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .errors import OptionError, format_message
+from .kernel import executor
 from .kernel.execution import Execution
 from .kernel.executor import execute, interrupts_of_attach, monitor, take_over, wait_for_results
 from .kernel.in_rank import metrics_log
 from .kernel.notebook_context import NotebookContext
+from .options.flags import RUN
+from .options.parsing import reject_unknown
 from .options.run_options import RunOptions
 from .report.run_comparison import MAX_RUNS, RunComparison, comparison_of
 from .runs.run import Run, find_run, list_runs
 from .serialization import VALUE
 from .ui.live_output import LiveOutput
+
+if TYPE_CHECKING:
+    from .exports.writing import ExportedScript
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ def run(source: str, namespace: dict[str, Any] | None = None, **options: Any) ->
 
     Returns:
         The run, which has finished, or with ``background=True`` has started; None with
-        ``dry_run=True``, which prints the plan and starts nothing.
+        ``dry_run=True``, which prints the plan and starts nothing, and with ``export=PATH``.
 
     Raises:
         OptionError: an option is unknown or not available here.
@@ -73,21 +80,22 @@ def launch(function: Callable[..., Any], *args: Any, **options: Any) -> LaunchRe
     Args:
         function: any function, including one defined in the notebook or in ``__main__``.
         args: its positional arguments.
-        options: as for ``run``, except ``background``, ``detach`` and ``dry_run``.  All keywords
-            are options; to pass some to the function, use ``functools.partial(function, name=1)``.
+        options: as for ``run``, except ``background``, ``detach``, ``dry_run`` and ``export``.
+            All keywords are options; to pass some to the function, use
+            ``functools.partial(function, name=1)``.
 
     Returns:
         What the function returned, on rank 0 and on each rank, and the run, which has finished.
 
     Raises:
-        OptionError: an option is unknown, not available here, or one of those two.
+        OptionError: an option is unknown, not available here, or one of those.
         BaseException: see ``run``.
     """
     namespace = function.__globals__ if hasattr(function, "__globals__") else {}
     call = {**namespace, "_nbmgpu_function": function, "_nbmgpu_args": args}
     source = "_nbmgpu_function(*_nbmgpu_args)"
     chosen = RunOptions.of(**options)
-    if chosen.in_background or chosen.dry_run:
+    if chosen.in_background or chosen.dry_run or chosen.export:
         what = "nbmgpu.launch waits for the function's result"
         raise OptionError(format_message(what, instead="nbmgpu.run(..., background=True)"))
     execution = Execution(source, call, chosen, NotebookContext.current())
@@ -144,6 +152,45 @@ def compare_runs(*runs: str | Run) -> RunComparison:
 
 def _opened(run: str | Run) -> Run:
     return find_run(run) if isinstance(run, str) else run
+
+
+def export(
+    run: str | Run = "",
+    path: str | Path = "train.py",
+    *,
+    with_nbmgpu: bool = False,
+    report: bool = False,
+    **options: Any,
+) -> ExportedScript | Path:
+    """Write a run as a script for ``torchrun``, which needs no nbmgpu; or as a page of HTML.
+
+    Args:
+        run: the run or the beginning of its id, by default this notebook's newest, else the newest.
+        path: the file to write, ``train.py`` or ``report.html``.
+        with_nbmgpu: whether the script calls ``nbmgpu.run`` instead of torch's own classes.
+        report: whether to write a page instead of a script.
+        options: those of the script that differ from those of the run: ``strategy="fsdp"``, ...
+
+    Returns:
+        The script with the files that it loads and what its numbers depend on; or the page's path.
+
+    Raises:
+        OptionError, CellError, StrategyError: the run cannot be exported; see docs/export.md.
+        OSError: a file cannot be written.
+    """
+    from .exports.report_page import write_report
+    from .exports.run_request import Surroundings, request_of_run
+    from .exports.writing import write_script
+
+    newest = executor.last_run if not run else None  # of this notebook, if it has one
+    found = run if isinstance(run, Run) else newest or find_run(run)
+    if report:
+        return write_report(found, Path(path))
+    reject_unknown(options, RUN)
+    context = NotebookContext.current()
+    notebook = Surroundings(context.namespace, context.cells, context.transform, context.notebook)
+    request = request_of_run(found, options, notebook)
+    return write_script(request, Path(path), with_nbmgpu)
 
 
 def log(**values: Any) -> None:

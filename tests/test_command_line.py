@@ -70,6 +70,18 @@ def test_a_log_that_does_not_exist_yet_is_empty(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == ""
 
 
+def test_a_report_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Stage() as stage:
+        staged = stage()
+        staged.start()
+        staged.end("finished")
+        path = tmp_path / "report.html"
+        assert main(["export", "--report", staged.run.id, str(path)]) == 0
+        assert main(["export", staged.run.id, str(path), "--report"]) == 0
+        assert f"Run {staged.run.id}" in path.read_text()
+        assert capsys.readouterr().out == f"Wrote {path}.\n" * 2
+
+
 def test_info_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info"]) == 0
     assert "torch" in capsys.readouterr().out

@@ -49,6 +49,8 @@ UNSUPPORTED = {
     "--background": "Its runs follow one another, and the notebook must not change meanwhile",
     "--detach": "Its runs follow one another, and the notebook starts each",
     "--dry-run": "Use it for a single run: %%mgpu --dry-run",
+    "--export": "Use it for a single run: %%mgpu --export train.py",
+    "--keep-start": "Its runs are short, and all start from the same",
     "--checkpoint-every": "Its runs are short",
     "--keep": "Its runs write no checkpoints",
     "--resume": "All of its runs start from the notebook's objects as they are",

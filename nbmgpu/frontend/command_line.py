@@ -20,6 +20,7 @@ from nbmgpu.runs.run import find_run
 from . import commands
 from .clean_command import clean_text
 from .engine_command import engine_text
+from .export_command import OWN_OPTIONS, export_text
 from .info import info_text
 from .run_follower import LogReader, RunFollower
 
@@ -84,6 +85,13 @@ def _parser() -> argparse.ArgumentParser:
             clean.add_argument(flag.name, help=flag.help, metavar=flag.metavar, default="")
         else:
             clean.add_argument(flag.name, help=flag.help, action="store_true")
+
+    export = add(
+        "export", "write a run as a script: [RUN] train.py, or --report [RUN] report.html", _export
+    )
+    for option in OWN_OPTIONS:  # REMAINDER leaves out options that come first
+        export.add_argument(option, action="append_const", const=option, dest="own", default=[])
+    export.add_argument("words", nargs=argparse.REMAINDER, metavar="[RUN] FILE ...")
     add("info", "show devices, versions, engines and what is missing", _info)
     return parser
 
@@ -133,6 +141,10 @@ def _clean(given: argparse.Namespace) -> None:
     values = {flag.field: getattr(given, flag.field) for flag in CLEAN.flags}
     words = format_flags(values, CLEAN.flags, vars(CleanOptions()))
     print(in_terminal(clean_text(" ".join(words))))
+
+
+def _export(given: argparse.Namespace) -> None:
+    print(in_terminal(export_text(shlex.join([*given.own, *given.words]))))
 
 
 def _info(_: argparse.Namespace) -> None:

@@ -26,6 +26,7 @@ from nbmgpu.runs.run import Run, find_run, list_runs
 
 from .clean_command import clean_text
 from .engine_command import engine_text
+from .export_command import export_text
 from .info import info_text
 
 if TYPE_CHECKING:
@@ -144,6 +145,11 @@ def clean(rest: str) -> None:
 def engine(rest: str) -> None:
     """List, add or remove engine profiles."""
     print(engine_text(rest))
+
+
+def export(rest: str) -> None:
+    """Write a run as a script, or as a page of HTML."""
+    print(export_text(rest))
 
 
 def info(rest: str) -> None:

@@ -26,6 +26,7 @@ from nbmgpu.runs.engine_plugins import engine_names
 from nbmgpu.runs.run import list_runs
 
 from .engine_command import PROFILE
+from .export_command import OWN_OPTIONS
 
 MAX_RUNS = 30
 """Maximum number of run ids that are offered."""
@@ -77,6 +78,9 @@ def _command_completions(before: list[str], namespace: Mapping[str, Any]) -> Ite
         return COMMANDS
     if before[0] in ("advise", "pick"):
         return [name for name in _training_names(namespace) if name not in before]
+    if before[0] == "export":
+        runs = islice(list_runs(), MAX_RUNS)
+        return [*OWN_OPTIONS, *(run.id for run in runs)] if len(before) < 3 else OWN_OPTIONS
     if before == ["info"]:
         return INFO_OPTIONS
     if before[0] == "clean":

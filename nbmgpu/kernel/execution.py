@@ -157,6 +157,10 @@ class Execution:
             self._launched = LaunchedRun.create(
                 self._record(run_id, storage), self.source, self._engine, storage
             )
+            if self.options.keep_start:
+                from .cell_export import keep_start_of  # which imports torch
+
+                keep_start_of(self)
             self._launched.start(
                 self.bundle, self._notices(storage.bundle.notice), self._imports_of_strategy()
             )

@@ -38,12 +38,18 @@ def execute(execution: Execution, display: DisplayFactory) -> Run | None:
     """Prepare and run ``execution`` to its end, with live output.
 
     Returns:
-        The run, which has finished, or continues with ``--background``; None for ``--dry-run``.
+        The run, which has finished, or continues with ``--background``; None for ``--dry-run``
+        and ``--export``.
     """
     refuse_inside_a_rank()
     execution.prepare()
     if execution.options.dry_run:
         print(plan_text(execution))
+        return None
+    if execution.options.export:
+        from .cell_export import export_cell  # which imports torch
+
+        print(export_cell(execution))
         return None
     if execution.options.in_background:
         run = start(execution)
@@ -56,7 +62,8 @@ def execute(execution: Execution, display: DisplayFactory) -> Run | None:
 
 async def execute_async(execution: Execution, display: DisplayFactory) -> Run | None:
     """Do what ``execute`` does without blocking the event loop."""
-    if execution.options.dry_run or execution.options.in_background:
+    options = execution.options
+    if options.dry_run or options.export or options.in_background:
         return execute(execution, display)
     refuse_inside_a_rank()
     with interrupts_to(execution.interrupt):  # ipykernel would cancel this task

@@ -51,6 +51,12 @@ class NotebookContext:
         return _in_memory_sources(getattr(compiler, "_filename_map", {}).get)
 
     @property
+    def cells(self) -> tuple[str, ...]:
+        """The sources of earlier cells, in order of execution."""
+        history = getattr(self.shell, "history_manager", None)
+        return tuple(history.input_hist_parsed[1:-1]) if history else ()
+
+    @property
     def cell_number(self) -> int:
         """The execution count of the cell that runs now; IPython's counter may be ahead of it."""
         history = getattr(self.shell, "history_manager", None)

@@ -20,6 +20,7 @@ from nbmgpu.strategies.strategy_options import StrategyOptions
 from .checkpoint_options import CheckpointOptions
 from .engine_options import DETACHED_LIMIT, EngineOptions
 from .engine_profiles import with_profile
+from .export_options import ExportOptions
 from .flags import FLAGS, RUN
 from .label_options import LabelOptions
 from .parsing import (
@@ -34,8 +35,8 @@ from .values import GpuRequest, Problem
 
 
 @dataclass(frozen=True)
-class RunOptions(LabelOptions, CheckpointOptions, EngineOptions, StrategyOptions):
-    """The options of a run, of its labels, its checkpoints, its engine and its strategy.
+class RunOptions(LabelOptions, CheckpointOptions, EngineOptions, ExportOptions, StrategyOptions):
+    """The options of a run, with those of its labels, checkpoints, engine, export and strategy.
 
     Made by ``parse`` or ``of``; invalid values raise OptionError.
 

@@ -97,12 +97,17 @@ def _aligned(lines: list[tuple[str, str]]) -> list[str]:
     return [f"{label:<{width}}  {text.replace(chr(10), indent)}" for label, text in lines]
 
 
-def summary_html(run: Run) -> str:
-    """Return the run as static HTML: no script, no style sheet, all text escaped."""
+def summary_html(run: Run, curves: bool = True) -> str:
+    """Return the run as static HTML: no script, no style sheet, all text escaped.
+
+    Args:
+        run: the run.
+        curves: whether to draw its curves.
+    """
     state = run.state
     failure = cause(run, state)
-    parts = [_headline(run, state), _notices(run), _failure(failure), _curves(run), _shards(run)]
-    parts.append(_ranks(run))
+    parts = [_headline(run, state), _notices(run), _failure(failure)]
+    parts += [_curves(run) if curves else "", _shards(run), _ranks(run)]
     return f'<div style="max-width: 60em">{"".join(parts)}</div>'
 
 
@@ -181,7 +186,7 @@ def _curve(name: str, curve: Curve) -> str:
     lines = "".join(
         f'<polyline points="{points}" fill="none" stroke="{COLOURS["line"]}" '
         f'stroke-width="1.5" stroke-linejoin="round" stroke-linecap="round"/>'
-        for points in _polylines(*downsample(*curve.arrays(), POINTS))
+        for points in polylines(*downsample(*curve.arrays(), POINTS))
     )
     svg = (
         f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
@@ -193,8 +198,10 @@ def _curve(name: str, curve: Curve) -> str:
     )
 
 
-def _polylines(steps: np.ndarray, values: np.ndarray) -> list[str]:
-    """Return the points of the polylines between non-finite values."""
+def polylines(
+    steps: np.ndarray, values: np.ndarray, width: int = WIDTH, height: int = HEIGHT
+) -> list[str]:
+    """Return the points of the polylines between non-finite values, in ``width`` by ``height``."""
     finite = np.isfinite(values)
     if not finite.any():
         return []
@@ -204,8 +211,8 @@ def _polylines(steps: np.ndarray, values: np.ndarray) -> list[str]:
     span = high / 2 - low / 2
     with np.errstate(invalid="ignore", over="ignore"):
         down = (high / 2 - values / 2) / span if span else np.full(len(values), 0.5)
-    x = 2 + (WIDTH - 4) * (steps - first) / max(1, last - first)
-    y = 2 + (HEIGHT - 4) * down
+    x = 2 + (width - 4) * (steps - first) / max(1, last - first)
+    y = 2 + (height - 4) * down
     places = [f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True)]
     lines: list[list[str]] = [[]]
     for place, sound in zip(places, finite, strict=True):

@@ -13,6 +13,7 @@ Everything about one run of one cell is in ``<runs root>/<run id>/``::
     hang/                 what ranks report when they make no progress (see nbmgpu.runs.stacks)
     shadows/rank-K/       files that the cell writes on ranks other than 0; removed at the end
     sockets               link to the folder of the ranks' sockets; removed at the end
+    start, cells.json     with --keep-start: what the cell starts from, and the cells before it
     stop                  created to ask the run to stop
     checkpoint            a byte for each checkpoint that ranks were asked for, besides those of
                           a number of steps or epochs
@@ -45,6 +46,8 @@ INTERRUPT_GRACE = 10.0
 
 COLLECTING_FILE = "collecting"
 COLLECTED_FILE = "collected"
+START_FILE = "start"
+CELLS_FILE = "cells.json"
 SHADOWS = "shadows"
 SOCKETS = "sockets"
 

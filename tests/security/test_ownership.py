@@ -28,6 +28,7 @@ from nbmgpu.runs.checkpoint import (
 from nbmgpu.runs.checkpoint_description import CheckpointDescription, LoopPosition
 from nbmgpu.runs.events import Failure
 from nbmgpu.runs.failure import exception_of
+from nbmgpu.runs.folder import CELLS_FILE, START_FILE
 from nbmgpu.runs.undo_log import UndoLog, undo
 from nbmgpu.serialization import container
 from nbmgpu.system.ownership import require_own, require_own_folder
@@ -217,6 +218,18 @@ def test_an_exception_in_another_users_events_is_not_unpickled(stage, proof):
 def test_an_exception_in_ones_own_events_is_unpickled(stage, proof):
     exception_of(failed_run(stage, proof))
     assert proof.exists()
+
+
+def test_the_start_of_another_users_run_is_not_opened(stage, tmp_path):
+    staged = stage()
+    staged.start()
+    staged.end("finished")
+    start = staged.run.folder / START_FILE
+    start.write_bytes(b"not even a bundle")
+    (staged.run.folder / CELLS_FILE).write_text("[]")
+    give_away(start)
+    with pytest.raises(OwnershipError):
+        nbmgpu.export(staged.run, tmp_path / "train.py")
 
 
 def test_another_users_log_restores_nothing(tmp_path):

@@ -1,0 +1,137 @@
+"""The helpers of an exported script, as source that a reader can follow."""
+
+from __future__ import annotations
+
+SHARDED_LOADER = '''
+class RankBatches:
+    """Of each batch of indices that one device would load, this rank's part."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        batches = [list(self.batches)]
+        dist.broadcast_object_list(batches)  # all ranks need the same order
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        self.sizes = [len(batch) for batch in batches[0]]
+        for batch in batches[0]:
+            yield batch[rank::world_size] or batch[:1]  # the latter counts with weight 0
+
+
+class ShardedLoader:
+    """A loader of which each rank loads its part: together, ranks have the batches of one device.
+
+    `weight` is that of the newest batch in the mean over ranks. It is 1 where the batch size is
+    a multiple of the number of ranks, and makes up for the rest elsewhere.
+    """
+
+    weight = 1.0
+
+    def __init__(self, loader):
+        self.loader = loader
+        self.batches = RankBatches(loader.batch_sampler)
+        self.shard = DataLoader(
+            loader.dataset,
+            batch_sampler=self.batches,
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            pin_memory=loader.pin_memory,
+            worker_init_fn=loader.worker_init_fn,
+            persistent_workers=loader.persistent_workers,
+            prefetch_factor=loader.prefetch_factor,
+            generator=loader.generator,
+        )
+
+    def __len__(self):
+        return len(self.loader)
+
+    def __iter__(self):
+        if not torch.is_grad_enabled():  # an evaluation: every rank sees all samples
+            yield from self.loader
+            return
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        for number, batch in enumerate(self.shard):
+            size = self.batches.sizes[number]
+            ShardedLoader.weight = len(range(rank, size, world_size)) * world_size / size
+            yield batch
+        ShardedLoader.weight = 1.0
+
+    def __getattr__(self, name):
+        return getattr(self.loader, name)
+'''
+
+MEAN_OVER_RANKS = '''
+def mean_over_ranks(loss):
+    """Return the mean over the whole batch of a mean over this rank's part of it."""
+    mean = loss.detach() * ShardedLoader.weight / dist.get_world_size()
+    dist.all_reduce(mean)
+    return mean
+'''
+
+PRINT_ONCE = '''
+def print_once(*args, **kwargs):
+    """Print on rank 0 alone."""
+    if dist.get_rank() == 0:
+        print(*args, **kwargs)
+'''
+
+SAVE_ONCE = '''
+def save_once(*args, **kwargs):
+    """Save on rank 0 alone."""
+    if dist.get_rank() == 0:
+        torch.save(*args, **kwargs)
+'''
+
+FULL_STATE_DICT = '''
+def full_state_dict(model):
+    """Return the whole state of a sharded model on rank 0; all ranks have to call it."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return get_model_state_dict(model, options=options)
+'''
+
+LOAD_FULL_STATE_DICT = '''
+def load_full_state_dict(model, state):
+    """Load a whole state, which rank 0 has, into a sharded model."""
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, state, options=options)
+'''
+
+REPLICATED = '''
+class Replicated(DistributedDataParallel):
+    """DistributedDataParallel with the attributes and the state of the model itself."""
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.module, name)
+
+    def state_dict(self, *args, **kwargs):
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args, **kwargs):
+        return self.module.load_state_dict(*args, **kwargs)
+'''
+
+HELPERS = {
+    "ShardedLoader": SHARDED_LOADER,
+    "mean_over_ranks": MEAN_OVER_RANKS,
+    "print_once": PRINT_ONCE,
+    "save_once": SAVE_ONCE,
+    "full_state_dict": FULL_STATE_DICT,
+    "load_full_state_dict": LOAD_FULL_STATE_DICT,
+    "Replicated": REPLICATED,
+}
+"""Source by the name that a script uses."""
+
+IMPORTS = {
+    "ShardedLoader": "from torch.utils.data import DataLoader",
+    "full_state_dict": (
+        "from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict"
+    ),
+    "load_full_state_dict": (
+        "from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict"
+    ),
+    "Replicated": "from torch.nn.parallel import DistributedDataParallel",
+}
+"""What the helpers import."""

@@ -1,0 +1,77 @@
+"""What may differ between an exported script and the notebook, as sentences."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torch import nn
+
+from .definitions import Definitions
+from .request import ExportRequest
+from .training_objects import TrainingObjects
+
+NOT_AT_START = (
+    "The models start as the notebook makes them, not as they were when the run began: export "
+    "with %%mgpu --export before it, or run with --keep-start, for the numbers of the run."
+)
+REDRAWN = (
+    "`{name}` cannot be stored in a file, so it is computed again, perhaps with other numbers than "
+    "in the notebook."
+)
+RANDOM_LAYERS = (
+    "`{name}` has {layers}: each rank draws its own random numbers for its part of the batch, or "
+    "normalizes over it."
+)
+NO_LOADER = "The cell has no DataLoader that ranks could share, so every rank computes all of it."
+COMPUTED_LOSS = (
+    "A loss is averaged over something else than samples (`{what}`), and ranks are weighted by "
+    "samples."
+)
+WRITES = "line `{line}` writes a file on every rank"
+
+
+def notes_of(
+    request: ExportRequest, definitions: Definitions, objects: TrainingObjects, cell: str
+) -> Iterator[str]:
+    """Yield what may differ, besides what the edits of the loop have found."""
+    if not request.at_start:
+        yield NOT_AT_START
+    for name in definitions.redrawn:
+        yield REDRAWN.format(name=name)
+    if request.options.strategy == "none":
+        return
+    for name in objects.models:
+        if layers := _random_layers(request.values[name]):
+            yield RANDOM_LAYERS.format(name=name, layers=" and ".join(layers))
+    if not objects.loaders and "DataLoader(" not in cell:
+        yield NO_LOADER
+    texts = [i.text for i in definitions.items if i.statement and i.statement.is_definition]
+    losses = " ".join(map(_calls_of_losses, [cell, *texts]))
+    for what in ("ignore_index", "weight="):
+        if what in losses:
+            yield COMPUTED_LOSS.format(what=what.rstrip("="))
+    for line in cell.split("\n"):
+        if any(part in line for part in (', "w")', ", 'w')", "savefig(", ".to_csv(")):
+            yield f"The {WRITES.format(line=line.strip())}."
+
+
+def _calls_of_losses(code: str) -> str:
+    """Return the source of calls whose names are those of losses."""
+    return " ".join(
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Call)
+        and any(word in ast.unparse(node.func).lower() for word in ("loss", "cross_entropy"))
+    )
+
+
+def _random_layers(model: nn.Module) -> list[str]:
+    """Return the kinds of layers whose numbers depend on which samples a rank has."""
+    found: dict[str, None] = {}
+    for layer in model.modules():
+        name = type(layer).__name__
+        draws = "Dropout" in name and getattr(layer, "p", 0.0) > 0
+        if draws or name.startswith("BatchNorm"):
+            found[name] = None
+    return list(found)

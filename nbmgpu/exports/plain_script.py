@@ -1,0 +1,224 @@
+"""Builds the script that trains without nbmgpu: finds what it needs, and edits the loop."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from torch.nn.parallel import DistributedDataParallel
+
+from nbmgpu.errors import StrategyError, format_message
+
+from .cell_code import imported_values, read_cell_code
+from .definitions import Definitions, DefinitionSearch, Item, seeding_items
+from .loop_edits import COUNTS, LoopEdits, evaluated_loaders, partial_numbers
+from .notes import notes_of
+from .placement import place
+from .refusals import WITH_NBMGPU, check_code, check_models, check_objects, check_options
+from .request import ExportRequest
+from .script import ScriptParts, cell_comment
+from .source_edits import SourceEdits
+from .starting_states import END, StartingStates
+from .statements import read_statements
+from .strategy_calls import REPLICATING, StrategyCalls, use_zero_optimizers
+from .training_objects import TrainingObjects, assigned_name, find_training_objects
+
+
+class PlainScript:
+    """Builds the parts of one script."""
+
+    def __init__(self, request: ExportRequest, path: Path) -> None:
+        """Build the script of ``request``, to be written to ``path``.
+
+        Raises:
+            OptionError, StrategyError, CellError: it cannot be exported.
+            SyntaxError: the cell is not valid Python.
+        """
+        check_options(request.options, request.on_gpu)
+        self._request = request
+        self._cell = read_cell_code(request.cell, request.transform)
+        self._values = {**imported_values(self._cell.imports), **request.values}
+        self._statements = read_statements(request.cells, request.transform)
+        self._definitions = self._find(self._cell.reads)
+        self._objects = self._find_objects()
+        check_objects(self._objects, self._values)
+        self._calls = StrategyCalls(
+            request.options, request.world_size, request.on_gpu, self._reads_attributes()
+        )
+        items = self._definitions.items
+        tree = ast.parse(self._cell.code)
+        placement = place(items, self._cell.binds, tree)
+        self.parts = ScriptParts(path.name, placement, dict(self._definitions.imports))
+        self.parts.imports |= dict.fromkeys(self._cell.imports)
+        self.parts.imports |= dict.fromkeys(self._calls.imports())
+        self.parts.notes += cell_comment(self._cell)
+        self._edit_code()
+        states = StartingStates(
+            request, self._definitions, self._objects, self.parts, self._calls.shards_parameters
+        )
+        states.add(self._cell.code)
+        self._add_wraps()
+        self.parts.notes += notes_of(request, self._definitions, self._objects, self._cell.code)
+
+    def _find(self, names: tuple[str, ...]) -> Definitions:
+        search = DefinitionSearch(self._statements, self._values, self._request.at_start)
+        own = self._cell.own
+        found = search.find(names, own)
+        if not self._request.at_start and self._request.options.seed is None:
+            seeds = seeding_items(self._statements, max((i.order for i in found.items), default=0))
+            more = search.find(
+                [*names, *(r for s in seeds if s.statement for r in s.statement.reads)], own
+            )
+            known = {item.order for item in more.items}
+            items = [*more.items, *(item for item in seeds if item.order not in known)]
+            items.sort(key=lambda item: item.order)
+            return Definitions(more.imports, items, more.redrawn)
+        return found
+
+    def _find_objects(self) -> TrainingObjects:
+        names = [name for item in self._definitions.items for name in sorted(item.binds)]
+        return find_training_objects(
+            list(dict.fromkeys(names)), self._values, ast.parse(self._cell.code)
+        )
+
+    def _code_of_definitions(self) -> list[Item]:
+        return [i for i in self._definitions.items if i.statement and i.statement.is_definition]
+
+    def _reads_attributes(self) -> bool:
+        """Return whether code reads attributes of a model that DistributedDataParallel lacks."""
+        if self._request.options.strategy not in REPLICATING:
+            return False
+        models = [self._values[name] for name in self._objects.models]
+        trees = [ast.parse(self._cell.code)]
+        trees += [ast.parse(i.text) for i in self._code_of_definitions() if "class " not in i.text]
+        others = {n for n, k in self._objects.kinds.items() if k != "module"}
+        made = set(self._objects.made_models)
+        for node in (node for tree in trees for node in ast.walk(tree)):
+            match node:
+                case ast.Attribute(value=ast.Name(id=name), attr=attr) if name not in others:
+                    if attr in ("state_dict", "load_state_dict"):
+                        return True
+                    lacks = not hasattr(DistributedDataParallel, attr) and attr != "training"
+                    if lacks and (name in made or any(hasattr(model, attr) for model in models)):
+                        return True
+        return False
+
+    # ------------------------------------------------------------------- code
+
+    def _edit_code(self) -> None:
+        strategy = self._request.options.strategy
+        backward_passes, numbers = 0, 0
+        for item in self._code_of_definitions():
+            edits = self._edited(item.text)
+            self.parts.texts[item.order] = edits.edits.result()
+            backward_passes += edits.backward_passes
+        edits = self._edited(self._cell.code)
+        edits.wrap_new_loaders()
+        backward_passes += edits.backward_passes
+        if strategy == "zero1":
+            numbers += self._use_zero_optimizers(edits.edits)
+        for node in ast.walk(edits.edits.tree):
+            name = assigned_name(node)
+            if name in self._objects.made_models and isinstance(node, ast.stmt):
+                edits.edits.add_after(node, *self._calls.wrap(name, None))
+        self.parts.helpers |= edits.used
+        self.parts.cell = edits.edits.result()
+        if strategy == "none":
+            return
+        if not backward_passes:
+            what = "Neither the cell nor a function of the notebook that it calls has a backward()"
+            instead = f"export the cell that trains; or {WITH_NBMGPU}"
+            raise StrategyError(format_message(what, instead=instead))
+        check_models(self._objects, self._values)
+        if strategy == "zero1" and not numbers:
+            what = "No construction of a torch.optim optimizer was found for zero1"
+            raise StrategyError(format_message(what, instead=f"--strategy ddp; or {WITH_NBMGPU}"))
+
+    def _edited(self, code: str) -> LoopEdits:
+        """Return the edits of one piece of code; a cell that distributes itself is left alone."""
+        edits = LoopEdits(SourceEdits(code), self._has_loaders)
+        options = self._request.options
+        check_code(edits.edits.tree, self._objects, self._values, options.strategy)
+        if options.strategy != "none":
+            edits.edit()
+            for statement in partial_numbers(edits.edits.tree):
+                line = ast.unparse(statement).split("\n")[0]
+                self.parts.notes.append(f"The {COUNTS.format(line=line)}.")
+            if self._calls.shards_parameters:
+                edits.replace_state_dicts({*self._objects.models, *self._objects.made_models})
+        self.parts.helpers |= edits.used
+        return edits
+
+    @property
+    def _has_loaders(self) -> bool:
+        return bool(self._objects.loaders) or "DataLoader(" in self._cell.code
+
+    def _use_zero_optimizers(self, of_cell: SourceEdits) -> int:
+        """Use ZeroRedundancyOptimizer in cell and definitions; return how many there are."""
+        count, wrong = use_zero_optimizers(of_cell, self._values)
+        for item in self._definitions.items:
+            if item.statement is None or item.statement.is_definition:
+                continue
+            edits = SourceEdits(item.text)
+            more, failed = use_zero_optimizers(edits, self._values)
+            if more:
+                self.parts.texts[item.order] = edits.result()
+            count, wrong = count + more, wrong or failed
+        if wrong:
+            what = f"ZeroRedundancyOptimizer cannot be made from `{wrong}`"
+            raise StrategyError(format_message(what, instead=f"--strategy ddp; or {WITH_NBMGPU}"))
+        return count
+
+    def _add_wraps(self) -> None:
+        """Distribute models, before optimizers if those have to know, and loaders."""
+        if self._request.options.strategy == "none":
+            return
+        for name in self._objects.models:
+            place = END + 1
+            if self._calls.shards_parameters:
+                place = self._first_optimizer(name)
+            lines = self._calls.wrap(name, self._values[name])
+            self.parts.wraps.append((place, "\n".join(lines)))
+        definitions = {
+            name: item.text for item in self._code_of_definitions() for name in item.binds
+        }
+        cell = ast.parse(self._cell.code)
+        whole = evaluated_loaders(self._objects.loaders, cell, definitions)
+        for name in self._objects.loaders:
+            if name in whole:
+                continue
+            self.parts.wraps.append((END + 1, f"{name} = ShardedLoader({name})"))
+            self.parts.helpers.add("ShardedLoader")
+        for name in (*self._objects.models, *self._objects.made_models):
+            self.parts.results[f"{name}.pt"] = self._calls.state(name)
+            self.parts.helpers.add("save_once")
+            if self._calls.shards_parameters:
+                self.parts.helpers.add("full_state_dict")
+        if self._calls.unwraps and self._request.options.strategy in REPLICATING:
+            self.parts.helpers.add("Replicated")
+
+    def _first_optimizer(self, model: str) -> float:
+        """Return a position after a model is made and before the optimizers that train it.
+
+        Raises:
+            StrategyError: an optimizer is made at once with the model, or before.
+        """
+        made = self._definitions.last_order(model)
+        parameters = {id(p) for p in self._values[model].parameters()}
+        orders = [END + 2]
+        for name in self._objects.of_kind("optimizer"):
+            groups = self._values[name].param_groups
+            if not any(id(p) in parameters for group in groups for p in group["params"]):
+                continue
+            order = self._definitions.first_order(name)
+            if order <= made:
+                what = f"`{name}` is made before `{model}` is complete, so it cannot have shards"
+                instead = f"make `{name}` in a statement of its own, after `{model}`"
+                raise StrategyError(format_message(what, instead=f"{instead}; or {WITH_NBMGPU}"))
+            orders.append(order)
+        return min(min(orders) - 0.05, END + 1)
+
+
+def parts_of(request: ExportRequest, path: Path) -> ScriptParts:
+    """Return the parts of the script of ``request``."""
+    return PlainScript(request, path).parts

@@ -1,0 +1,190 @@
+"""What cannot be exported so that the script has the numbers of the run, and what to do instead."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from nbmgpu.errors import OptionError, StrategyError, format_message
+from nbmgpu.options.run_options import DEFAULTS, RunOptions
+
+from .statements import without_gradients
+from .strategy_calls import REPLICATING, SHARDING
+from .training_objects import TrainingObjects, called_object, loader_is_sharded
+
+WITH_NBMGPU = "--with-nbmgpu, for a script that calls nbmgpu.run"
+
+EXPORTED = (*REPLICATING, *SHARDING, "none")
+"""The strategies that torch has calls for which need no more than a few lines in a script."""
+
+STRATEGIES = {
+    "tp": "its splits of layers are computed from the model, layer by layer",
+    "pp": "its stages are cut out of the model's own forward pass",
+    "sp": "it replaces attention inside of the model",
+    "cp": "it replaces attention inside of the model",
+    "dp": "it has one process",
+    "mp": "it has one process, which spreads layers over GPUs",
+    "deepspeed": "its engine takes over backward passes, steps and clipping of the cell",
+}
+"""Why the others are not exported, by a part of their names."""
+
+IN_THE_CELL = {
+    "accumulate": "step after every Nth batch in the cell",
+    "clip": "write nn.utils.clip_grad_norm_ before the step in the cell",
+    "checkpointing": "call torch.utils.checkpoint in the model",
+    "steps": "end the loop in the cell",
+    "cpu_offload": "remove it",
+    "fsdp_units": "remove it: lists of layers are sharded layer by layer",
+    "mesh": "remove it",
+}
+"""Options that no call before the loop stands for, and what to do instead."""
+
+TRAINERS = ("transformers.trainer", "lightning", "pytorch_lightning", "accelerate", "trl")
+"""Modules whose trainers distribute by themselves."""
+
+HARMLESS_METHODS = ("generate",)
+"""Methods of models that do not record gradients."""
+
+
+def check_options(options: RunOptions, on_gpu: bool) -> None:
+    """Check that a script can do what the options say.
+
+    Raises:
+        OptionError: an option, or the strategy, has no plain equivalent.
+    """
+    name = options.strategy
+    if name not in EXPORTED:
+        parts = name.replace("deepspeed_", "deepspeed+").split("+")
+        reason = next((why for part, why in STRATEGIES.items() if part in parts), "")
+        what = f"Strategy {name} cannot be exported as a plain script"
+        what += f": {reason}" if reason else ""
+        raise OptionError(_refused(what, f"--strategy {' or '.join(EXPORTED[:3])}"))
+    if options.exact == "always":
+        what = (
+            "--exact always cannot be exported as a plain script: behind the cell, it divides "
+            "layers where samples of a batch meet, or draw random numbers"
+        )
+        raise OptionError(_refused(what, "--exact never, whose numbers differ from one device"))
+    for field, instead in IN_THE_CELL.items():
+        if getattr(options, field) != DEFAULTS[field]:
+            what = f"--{field.replace('_', '-')} cannot be exported as a plain script"
+            raise OptionError(_refused(what, instead))
+    if options.precision == "fp16":
+        what = "--precision fp16 cannot be exported as a plain script: losses have to be scaled"
+        raise OptionError(_refused(what, "--precision bf16, or a GradScaler in the cell"))
+    if options.batch == "per-rank":
+        what = "--batch per-rank cannot be exported: the script's batches are those of one device"
+        raise OptionError(_refused(what, "multiply the batch size in the notebook"))
+    if options.sync_batchnorm and not on_gpu:
+        what = "--sync-batchnorm cannot be exported for CPU ranks: torch has it for GPUs alone"
+        raise OptionError(_refused(what, "remove it"))
+
+
+def check_objects(objects: TrainingObjects, values: Mapping[str, Any]) -> None:
+    """Check that models and loaders are of a kind that a script can distribute.
+
+    Raises:
+        StrategyError: they are not.
+    """
+    if objects.loose:
+        what = "An optimizer of the cell trains tensors that belong to no model"
+        raise StrategyError(_refused(what, "make them nn.Parameters of a module"))
+    for name in objects.loaders:
+        if not loader_is_sharded(values[name]):
+            what = f"`{name}` draws no batches of indices that ranks could share"
+            raise StrategyError(_refused(what, "a dataset with __getitem__ and a batch size"))
+
+
+def check_models(objects: TrainingObjects, values: Mapping[str, Any]) -> None:
+    """Check that all models that may be trained have names by which a script can wrap them.
+
+    Raises:
+        StrategyError: they have not, so ranks would train models of their own.
+    """
+    if not objects.models and not objects.made_models:
+        what = "No model was found that the cell trains and that has a name outside of functions"
+        instead = "make model and optimizer in statements of their own, in the notebook or the cell"
+        raise StrategyError(_refused(what, instead))
+    named = [values[name] for name in objects.of_kind("module")]
+    known = {id(part) for model in named for part in model.modules()}
+    for name in objects.of_kind("other"):
+        for part in _parts(values[name]):
+            is_model = isinstance(part, nn.Module) and any(True for _ in part.parameters())
+            if is_model and id(part) not in known:
+                what = f"`{name}` holds a model that has no name of its own"
+                raise StrategyError(_refused(what, "give it one: model = ..."))
+            if is_model and any(part is model for model in named):
+                what = f"`{name}` holds a model, and a script wraps the model under another name"
+                raise StrategyError(_refused(what, f"make `{name}` in the cell, or pass the model"))
+
+
+def _parts(value: Any) -> list[Any]:
+    """Return what a container, or an object of the notebook, holds."""
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, list | tuple | set):
+        return list(value)
+    is_own = type(value).__module__ == "__main__"
+    return list(vars(value).values()) if is_own and hasattr(value, "__dict__") else []
+
+
+def check_code(
+    tree: ast.Module, objects: TrainingObjects, values: Mapping[str, Any], strategy: str
+) -> None:
+    """Check one piece of code: the cell, or a function that it needs.
+
+    Raises:
+        StrategyError: ranks would not have the gradients of one device.
+    """
+    evaluated = set(without_gradients(tree))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = called_object(node, values)
+        module = getattr(called, "__module__", None) or ""
+        if module.startswith(TRAINERS):
+            what = f"`{ast.unparse(node.func)}` distributes the training by itself"
+            instead = (
+                "copy the cells into a script, which torchrun starts as it is, and divide "
+                "per_device_train_batch_size by the number of ranks"
+            )
+            raise StrategyError(_refused(what, instead))
+        match node.func:
+            case ast.Attribute(value=ast.Name(id=name), attr=attr):
+                is_partial = name in objects.models and _computes(values[name], attr)
+                if is_partial and strategy != "none" and id(node) not in evaluated:
+                    what = f"The cell calls {name}.{attr}: ranks average gradients of {name}() only"
+                    raise StrategyError(_refused(what, f"call {name}.{attr} in its forward"))
+    for loop in ast.walk(tree):
+        if isinstance(loop, ast.For | ast.While) and _has_backward(loop):
+            _check_reductions(loop)
+
+
+def _check_reductions(loop: ast.For | ast.While) -> None:
+    for node in ast.walk(loop):
+        match node:
+            case ast.keyword(arg="reduction", value=ast.Constant(value="sum")):
+                what = "The loss is a sum over samples, and ranks average gradients"
+                raise StrategyError(_refused(what, 'reduction="mean", times the batch size'))
+            case ast.Call(func=ast.Attribute(attr="backward"), args=[_, *_]):
+                what = "backward() has a gradient as its argument, which ranks cannot weigh"
+                raise StrategyError(_refused(what, "a loss of one number"))
+
+
+def _refused(what: str, instead: str) -> str:
+    return format_message(what, instead=f"{instead}; or {WITH_NBMGPU}")
+
+
+def _has_backward(loop: ast.AST) -> bool:
+    return any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(loop))
+
+
+def _computes(model: Any, attr: str) -> bool:
+    """Return whether ``model.attr(...)`` computes with a part of the model."""
+    if (hasattr(nn.Module, attr) and attr != "forward") or attr in HARMLESS_METHODS:
+        return False
+    part = getattr(model, attr, None)
+    return isinstance(part, nn.Module) or callable(part)

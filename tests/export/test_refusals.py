@@ -1,0 +1,183 @@
+"""What cannot be exported is refused with what to do, and what may differ is a note."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from exporting import Notebook
+from table import DEFINITIONS, IMPORTS, LOADER, MODEL, SGD, TRAIN
+
+from nbmgpu.errors import NbmgpuError, OptionError
+from nbmgpu.frontend.export_command import parse
+
+
+@pytest.fixture(scope="module")
+def notebook() -> Notebook:
+    made = Notebook()
+    made.run(IMPORTS, DEFINITIONS, LOADER, f"{MODEL}\n{SGD}")
+    return made
+
+
+REFUSED = {
+    "pp": ({"strategy": "pp"}, TRAIN, "--strategy ddp or zero1 or fsdp"),
+    "deepspeed": ({"strategy": "deepspeed_stage_2"}, TRAIN, "its engine takes over"),
+    "whole batches": ({"exact": "always"}, TRAIN, "--exact never"),
+    "accumulate": ({"accumulate": 2}, TRAIN, "--accumulate cannot"),
+    "clip": ({"clip": 1.0}, TRAIN, "clip_grad_norm_"),
+    "fp16": ({"precision": "fp16"}, TRAIN, "GradScaler"),
+    "per-rank": ({"batch": "per-rank"}, TRAIN, "multiply the batch size"),
+    "a sum": ({}, TRAIN.replace("(x), y)", '(x), y, reduction="sum")'), 'reduction="mean"'),
+    "a layer alone": ({}, TRAIN.replace("model(x)", "model.head(model.body(x))"), "model.head"),
+    "no training": ({}, "print(len(loader))", "backward"),
+    "globals": ({}, f"n = globals()\n{TRAIN}", "globals"),
+    "await": ({}, f"import asyncio\nawait asyncio.sleep(0)\n{TRAIN}", "asyncio.run"),
+    "magic inside": ({}, TRAIN + "    %time pass\n", "outside of loops"),
+    "bare tensors": ({}, "w = 1", "belong to no model"),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name != "bare tensors"])
+def test_it_is_refused(notebook: Notebook, name: str, tmp_path: Path) -> None:
+    options, cell, message = REFUSED[name]
+    with pytest.raises(NbmgpuError) as refusal:
+        notebook.export(cell, tmp_path / "train.py", **options)
+    assert message in str(refusal.value)
+    assert "Try: " in str(refusal.value)
+    assert not (tmp_path / "train.py").exists()
+
+
+def test_bare_tensors_are_refused(tmp_path: Path) -> None:
+    notebook = Notebook()
+    notebook.run(IMPORTS, DEFINITIONS, LOADER)
+    notebook.run("w = torch.ones(8, 4, requires_grad=True)\nopt = torch.optim.SGD([w], lr=0.1)")
+    with pytest.raises(NbmgpuError, match="belong to no model"):
+        notebook.export(TRAIN.replace("model(x)", "x @ w"), tmp_path / "train.py")
+
+
+HOLDER = """
+class Holder:
+    def __init__(self, model):
+        self.model = model
+        self.opt = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def fit(self):
+        for x, y in loader:
+            self.opt.zero_grad()
+            F.cross_entropy(self.model(x), y).backward()
+            self.opt.step()
+"""
+UNNAMED = {
+    "an object": (HOLDER + "holder = Holder(Net())", "holder.fit()", "No model was found"),
+    "an object beside it": (
+        f"{HOLDER}{MODEL}\n{SGD}\nholder = Holder(model)",
+        f"holder.fit()\n{TRAIN}",
+        "`holder` holds a model, and a script wraps",
+    ),
+    "a list": (
+        f"{MODEL}\n{SGD}\nmodels = [Net(), Net()]",
+        TRAIN.replace("model(x)", "(model(x) + models[0](x))"),
+        "`models` holds a model that has no name",
+    ),
+    "a function": (
+        "def make():\n    return Net()",
+        f"def train():\n    model = make()\n    {SGD}"
+        "\n    F.cross_entropy(model(X), Y).backward()\n    opt.step()\ntrain()",
+        "No model was found",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_models_without_names_are_refused(name: str, tmp_path: Path) -> None:
+    setup, cell, message = UNNAMED[name]
+    notebook = Notebook()
+    notebook.run(IMPORTS, DEFINITIONS, LOADER, setup)
+    with pytest.raises(NbmgpuError, match=message):
+        notebook.export(cell, tmp_path / "train.py")
+
+
+def test_trainers_are_refused(tmp_path: Path) -> None:
+    notebook = Notebook()
+    notebook.run(IMPORTS, DEFINITIONS, LOADER, f"{MODEL}\n{SGD}")
+    notebook.run("from accelerate import Accelerator\naccelerator = Accelerator(cpu=True)")
+    cell = TRAIN.replace("loss.backward()", "accelerator.backward(loss)")
+    with pytest.raises(NbmgpuError, match="distributes the training by itself"):
+        notebook.export(cell, tmp_path / "train.py")
+    exported = notebook.export(cell, tmp_path / "train.py", with_nbmgpu=True)
+    assert "accelerator = Accelerator(cpu=True)" in exported.path.read_text()
+
+
+NOTES = {
+    "dropout": (f"{MODEL.replace('Net()', 'nn.Sequential(nn.Linear(8, 4), nn.Dropout())')}\n{SGD}",
+        TRAIN, "Dropout"),
+    "counts": ("", TRAIN + "        n = (y == 1).sum().item()\n", "(y == 1).sum().item()"),
+    "ignored": ("", TRAIN.replace("(x), y)", "(x), y, ignore_index=0)"), "`ignore_index`"),
+    "files": ("", TRAIN + 'open("a.txt", "w").close()\n', "a.txt"),
+    "magic": ("", "%time print(1)\n" + TRAIN, "`%time print(1)`"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOTES)
+def test_what_may_differ_is_a_note(name: str, tmp_path: Path) -> None:
+    setup, cell, message = NOTES[name]
+    notebook = Notebook()
+    notebook.run(IMPORTS, DEFINITIONS, LOADER, f"{MODEL}\n{SGD}", setup or "pass")
+    exported = notebook.export(cell, tmp_path / "train.py")
+    assert len(exported.notes) == 1
+    assert message in exported.notes[0]
+    assert exported.notes[0] in " ".join(exported.path.read_text().split())
+    assert f"Note: {exported.notes[0]}" in str(exported)
+
+
+def test_only_loaders_that_train_are_shared(notebook: Notebook, tmp_path: Path) -> None:
+    other = Notebook([*notebook.cells], dict(notebook.namespace))
+    other.run("val_loader = DataLoader(dataset, 9)\ndef step(x, y):\n    loss = model(x).sum()")
+    evaluation = "\nfor x, y in val_loader:\n    right = (model(x).argmax(1) == y).sum()\n"
+    text = other.export(TRAIN + evaluation, tmp_path / "train.py").path.read_text()
+    assert "loader = ShardedLoader(loader)" in text
+    assert "ShardedLoader(val_loader)" not in text
+    other.run(
+        "def step(x, y):\n    loss = F.cross_entropy(model(x), y)\n"
+        "    loss.backward()\n    opt.step()"
+    )
+    text = other.export("for x, y in loader:\n    step(x, y)", tmp_path / "a.py").path.read_text()
+    assert "loader = ShardedLoader(loader)" in text
+
+
+def test_options_become_arguments(notebook: Notebook, tmp_path: Path) -> None:
+    def exported(**options: object) -> str:
+        return notebook.export(TRAIN, tmp_path / "train.py", **options).path.read_text()
+
+    text = exported(find_unused=True, static_graph=True, bucket_views=True, compress="bf16", seed=7)
+    wrapped = "DistributedDataParallel(model, find_unused_parameters=True, static_graph=True, "
+    assert wrapped + "gradient_as_bucket_view=True)" in text
+    assert "model.register_comm_hook(None, default_hooks.bf16_compress_hook)" in text
+    assert "torch.manual_seed(7)" in text
+    assert "random_state" not in text
+    assert 'torch.autocast("cpu", torch.bfloat16)(model.forward)' in exported(precision="bf16")
+    assert "reshard_after_forward=False" in exported(strategy="zero2")
+    assert "MixedPrecisionPolicy(" in exported(strategy="fsdp", precision="bf16")
+    assert "model.compile()" in exported(compile=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "run", "path", "options"),
+    [
+        ("train.py", "", "train.py", {}),
+        ("2026 'my folder/train.py'", "2026", "my folder/train.py", {}),
+        ("2026 train.py -s fsdp --gpus 4", "2026", "train.py", {"strategy": "fsdp", "gpus": 4}),
+        ("--strategy fsdp train.py", "", "train.py", {"strategy": "fsdp"}),
+        ("--report 2026 a.html", "2026", "a.html", {}),
+    ],
+)
+def test_the_words_of_the_command(line: str, run: str, path: str, options: object) -> None:
+    command = parse(line)
+    assert (command.run, command.path, command.options) == (run, path, options)
+    assert command.report == path.endswith(".html")
+
+
+@pytest.mark.parametrize("line", ["", "2026", "a b train.py", "train.py --with-nbmgp", "x.txt"])
+def test_wrong_words_say_what_to_type(line: str) -> None:
+    with pytest.raises(OptionError, match="Try: "):
+        parse(line)
