@@ -16,13 +16,16 @@ from nbmgpu.formatting import format_bytes
 from nbmgpu.options.parsing import format_value
 from nbmgpu.options.run_options import DEFAULTS
 from nbmgpu.report import text_format
+from nbmgpu.report.curve_chart import COLOURS, NamedLine, chart_svg
+from nbmgpu.report.curves import curve_names, downsample
 from nbmgpu.report.summary import summary_html
 from nbmgpu.runs.run import Run
 
-from .report_charts import charts_html
-
 LOG_BYTES = 200_000
 """Bytes of the log of a rank that a page has: half from its beginning, half from its end."""
+
+POINTS = 600
+"""Maximum points of a curve."""
 
 LIBRARIES = ("torch", "numpy", "transformers", "lightning", "accelerate", "deepspeed", "ipython")
 
@@ -64,7 +67,7 @@ def report_html(run: Run) -> str:
     parts = [
         f"<h1>{escape(title)}</h1>",
         summary_html(run, curves=False),
-        _section("Curves", charts_html(run)),
+        _section("Curves", _charts(run)),
         _section("Cell", _pre(run.cell)),
         _section("Options", _table(_options(run))),
         _section("Environment", _table(_environment(run))),
@@ -77,6 +80,16 @@ def report_html(run: Run) -> str:
     )
     body = "\n".join(parts)
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def _charts(run: Run) -> str:
+    """Return a chart for each metric, the loss first."""
+    charts = []
+    for name in curve_names(run.view):
+        steps, values = downsample(*run.view.curves[name].arrays(), POINTS)
+        title = text_format.plain(name)
+        charts.append(chart_svg(title, [NamedLine(title, COLOURS[0], steps, values)]))
+    return "".join(charts)
 
 
 def _section(title: str, html: str) -> str:

@@ -8,6 +8,7 @@ from html import escape
 
 import numpy as np
 
+from .polylines import Range, finite_range, polylines
 from .text_format import number
 
 WIDTH, HEIGHT = 340, 180
@@ -40,48 +41,46 @@ class NamedLine:
 
 
 def chart_svg(title: str, lines: Sequence[NamedLine]) -> str:
-    """Return a figure with all lines on the same axes."""
-    finite = [np.isfinite(line.y) for line in lines]
-    xs = np.concatenate([line.x[kept] for line, kept in zip(lines, finite, strict=True)] or [[]])
-    ys = np.concatenate([line.y[kept] for line, kept in zip(lines, finite, strict=True)] or [[]])
-    if not len(xs):
+    """Return a figure with all lines on the same axes; empty if no value is finite."""
+    if not lines:
         return ""
-    x_range, y_range = _range(xs), _range(ys)
-    drawn = "".join(_path(line, x_range, y_range) for line in lines)
+    step_range = finite_range(np.concatenate([line.x for line in lines]))
+    value_range = finite_range(np.concatenate([line.y for line in lines]))
+    if step_range is None or value_range is None:
+        return ""
+    drawn = "".join(_line(line, step_range, value_range) for line in lines)
+    (first, last), (low, high) = step_range, value_range
     labels = [
-        _text(LEFT - 4, TOP + 8, number(y_range[1]), "end"),
-        _text(LEFT - 4, HEIGHT - BOTTOM, number(y_range[0]), "end"),
-        _text(LEFT, HEIGHT - 6, number(x_range[0]), "start"),
-        _text(WIDTH - RIGHT, HEIGHT - 6, number(x_range[1]), "end"),
+        _text(LEFT, HEIGHT - 6, number(first), "start"),
+        _text(WIDTH - RIGHT, HEIGHT - 6, f"step {number(last)}", "end"),
     ]
+    if low == high:
+        labels.append(_text(LEFT - 4, (HEIGHT - BOTTOM + TOP) / 2, number(high), "end"))
+    else:
+        labels.append(_text(LEFT - 4, TOP + 8, number(high), "end"))
+        labels.append(_text(LEFT - 4, HEIGHT - BOTTOM, number(low), "end"))
     frame = (
         f"<path d='M{LEFT},{TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}' fill='none' "
         "stroke='currentColor' stroke-opacity='0.3'/>"
     )
+    name = escape(title, quote=True)
     return (
-        f"<figure style='{STYLE}'><figcaption><small>{escape(title)}</small></figcaption>"
+        f"<figure style='{STYLE}'><figcaption><small>{name}</small></figcaption>"
         f"<svg width='{WIDTH}' height='{HEIGHT}' viewBox='0 0 {WIDTH} {HEIGHT}' role='img' "
-        f"aria-label='{escape(title, quote=True)}'>{frame}{drawn}{''.join(labels)}</svg></figure>"
+        f"aria-label='{name}'>{frame}<g transform='translate({LEFT} {TOP})'>{drawn}</g>"
+        f"{''.join(labels)}</svg></figure>"
     )
 
 
-def _range(values: np.ndarray) -> tuple[float, float]:
-    low, high = float(values.min()), float(values.max())
-    return (low, high) if high > low else (low, low + (abs(low) or 1.0))
-
-
-def _path(line: NamedLine, x_range: tuple[float, float], y_range: tuple[float, float]) -> str:
+def _line(line: NamedLine, step_range: Range, value_range: Range) -> str:
     width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-    x = LEFT + width * (line.x - x_range[0]) / (x_range[1] - x_range[0])
-    y = TOP + height * (y_range[1] - line.y) / (y_range[1] - y_range[0])
-    parts, pen_up = [], True
-    for at, value in zip(x.tolist(), y.tolist(), strict=True):
-        if np.isfinite(value):
-            parts.append(f"{'M' if pen_up else 'L'}{at:.1f},{value:.1f}")
-        pen_up = not np.isfinite(value)
+    drawn = "".join(
+        f"<polyline points='{points}'/>"
+        for points in polylines(line.x, line.y, width, height, step_range, value_range)
+    )
     return (
-        f"<path d='{''.join(parts)}' fill='none' stroke='{line.colour}' stroke-width='1.5' "
-        f"stroke-linecap='round'><title>{escape(line.name)}</title></path>"
+        f"<g fill='none' stroke='{line.colour}' stroke-width='1.5' stroke-linejoin='round' "
+        f"stroke-linecap='round'><title>{escape(line.name)}</title>{drawn}</g>"
     )
 
 

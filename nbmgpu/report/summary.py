@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from html import escape
 
-import numpy as np
-
 from nbmgpu.formatting import format_count
 from nbmgpu.runs.curve import Curve
 from nbmgpu.runs.events import RunState
@@ -20,6 +18,7 @@ from . import text_format
 from .curves import RATES, Throughput, curve_names, downsample, throughput
 from .failure_cause import Cause, cause
 from .node_rows import node_lines, node_rows
+from .polylines import polylines
 from .rank_rows import RankRow, rows
 
 POINTS = 240
@@ -186,7 +185,7 @@ def _curve(name: str, curve: Curve) -> str:
     lines = "".join(
         f'<polyline points="{points}" fill="none" stroke="{COLOURS["line"]}" '
         f'stroke-width="1.5" stroke-linejoin="round" stroke-linecap="round"/>'
-        for points in polylines(*downsample(*curve.arrays(), POINTS))
+        for points in polylines(*downsample(*curve.arrays(), POINTS), WIDTH, HEIGHT)
     )
     svg = (
         f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
@@ -196,32 +195,6 @@ def _curve(name: str, curve: Curve) -> str:
         f'<div style="display: inline-block; margin: 4px 20px 4px 0; vertical-align: top">'
         f"<small>{label}</small> &nbsp;<b>{escape(_course(curve))}</b>{svg}</div>"
     )
-
-
-def polylines(
-    steps: np.ndarray, values: np.ndarray, width: int = WIDTH, height: int = HEIGHT
-) -> list[str]:
-    """Return the points of the polylines between non-finite values, in ``width`` by ``height``."""
-    finite = np.isfinite(values)
-    if not finite.any():
-        return []
-    low, high = values[finite].min(), values[finite].max()
-    first, last = steps[0], steps[-1]
-    # Halves, so that the span of the largest floats does not overflow.
-    span = high / 2 - low / 2
-    with np.errstate(invalid="ignore", over="ignore"):
-        down = (high / 2 - values / 2) / span if span else np.full(len(values), 0.5)
-    x = 2 + (width - 4) * (steps - first) / max(1, last - first)
-    y = 2 + (height - 4) * down
-    places = [f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True)]
-    lines: list[list[str]] = [[]]
-    for place, sound in zip(places, finite, strict=True):
-        if sound:
-            lines[-1].append(place)
-        elif lines[-1]:
-            lines.append([])
-    # A single point becomes a dot: a line of zero length with round caps.
-    return [" ".join(line if len(line) > 1 else line * 2) for line in lines if line]
 
 
 def _shards(run: Run) -> str:
