@@ -3,6 +3,7 @@
 import time
 
 import pytest
+import staged as staged_module
 
 from nbmgpu.errors import OptionError
 from nbmgpu.frontend.clean_command import clean_text
@@ -67,7 +68,7 @@ def test_active_runs_and_those_not_written_back_stay(runs, staged):
     active.start()
     (runs["old"].folder / COLLECTED_FILE).unlink()
     text = clean_text("--older 7d")
-    assert "1 run stays: %mgpu attach writes the results back" in text
+    assert f"{runs['old'].id} stays: %mgpu attach {runs['old'].id} writes its results back." in text
     assert left() == {active.run.id, runs["old"].id, runs["large"].id}
 
 
@@ -92,3 +93,32 @@ def test_the_command_of_a_terminal(runs, capsys):
     assert capsys.readouterr().out.startswith("Removed 1 run")
     assert main(["clean", "--older", "7"]) == 1
     assert "Try: nbmgpu clean --older 7d" in capsys.readouterr().err
+
+
+def test_results_of_a_run_whose_kernel_is_gone_stay_until_they_are_written_back(staged, tmp_path):
+    bundle = tmp_path / "bundle"
+    bundle.touch()
+    played = staged(
+        1, created=time.time() - 8 * DAY, bundle=str(bundle), pid=2**30, create_time=1.0
+    )
+    played.start()
+    played.finish()
+    played.close()
+    assert "stays: %mgpu attach" in clean_text("--older 7d")
+    assert "stays: %mgpu attach" in clean_text("--older 7d --dry-run")
+    assert left() == {played.run.id}
+    (played.run.folder / COLLECTED_FILE).touch()
+    assert clean_text("--older 7d").startswith("Removed 1 run")
+
+
+def test_a_run_of_another_machine_stays_unless_its_events_say_that_it_is_over(staged, monkeypatch):
+    fields = {"created": time.time() - 8 * DAY, "host": "elsewhere", "pid": 2**30}
+    active, ended = (staged(1, create_time=1.0, **fields) for _ in range(2))
+    for played in (active, ended):
+        monkeypatch.setattr(
+            staged_module, "own_process", lambda: {"pid": 2**30, "create_time": 1.0}
+        )
+        played.start()
+    ended.finish()
+    clean_text("--older 7d")
+    assert left() == {active.run.id}

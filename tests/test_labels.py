@@ -69,3 +69,16 @@ def test_options_that_are_not_labels_are_corrected():
         RunOptions.parse(f"--tag {'x' * 50}")
     with pytest.raises(OptionError, match="one line"):
         RunOptions.of(name="a\nb")
+    with pytest.raises(OptionError, match="21 tags are more than 20"):
+        RunOptions.of(tag=[str(number) for number in range(21)])
+
+
+def test_none_is_no_label_and_names_may_be_of_any_script():
+    options = RunOptions.of(name=None, tag=None)
+    assert (options.name, options.tag) == ("", ())
+    for name in (
+        "\N{FAMILY} \N{MAN}\N{ZERO WIDTH JOINER}\N{WOMAN}",
+        "\u0645\u06cc\u200c\u062e",
+        "a\xa0b",
+    ):
+        assert RunOptions.of(name=name).name == name

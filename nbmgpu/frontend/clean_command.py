@@ -29,17 +29,24 @@ def clean_text(rest: str) -> str:
         what = f"{_amount(all_runs)} in {runs_root()}"
         return format_message(what, instead=EXAMPLE)
     criteria = CleanCriteria(options.seconds, options.nbytes, options.keep_tagged)
-    chosen = cleaning.to_remove(all_runs, criteria)
+    found = cleaning.meeting(all_runs, criteria)
+    waiting = [each for each in found if cleaning.awaits_write_back(each.run)]
+    chosen = _others(found, waiting)
     if options.dry_run:
         lines = [f"{each.run.id}  {format_bytes(each.nbytes)}" for each in chosen]
-        return "\n".join([f"Would remove {_amount(chosen)} of {_amount(all_runs)}.", *lines])
-    removed = cleaning.remove(chosen)
-    text = f"Removed {_amount(removed)}; {_amount(_others(all_runs, removed))} left."
-    waiting = len(chosen) - len(removed)
-    if waiting:
-        stay = "stays" if waiting == 1 else "stay"
-        text += f" {format_count(waiting, 'run')} {stay}: %mgpu attach writes the results back."
-    return text
+        parts = [f"Would remove {_amount(chosen)} of {_amount(all_runs)}.", *lines]
+    else:
+        removed = cleaning.remove(chosen)
+        parts = [f"Removed {_amount(removed)}; {_amount(_others(all_runs, removed))} left."]
+        parts += [
+            f"{each.run.folder} cannot be removed, or not as a whole."
+            for each in _others(chosen, removed)
+        ]
+    parts += [
+        f"{each.run.id} stays: %mgpu attach {each.run.id} writes its results back."
+        for each in waiting
+    ]
+    return "\n".join(parts)
 
 
 def _amount(runs: Sequence[RunSize]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import socket
 import sys
 import time
 from dataclasses import dataclass, field
@@ -214,6 +215,7 @@ class Execution:
                 cwd=os.getcwd(),
                 sys_path=[p for p in sys.path if isinstance(p, str)],  # Python ignores others
                 notebook=self.context.notebook,
+                host=socket.gethostname(),
             ),
             storage=StoragePaths(
                 bundle=storage.bundle.path,

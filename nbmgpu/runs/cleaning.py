@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
+import socket
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,12 @@ from pathlib import Path
 
 from nbmgpu.errors import OptionError
 
+from .events import ACTIVE_STATES
+from .folder import COLLECTED_FILE
 from .run import Run
+
+UNCERTAIN = {*ACTIVE_STATES, "lost"}
+"""States that a run may still leave, where its processes cannot be seen."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,8 @@ def sizes(runs: Iterable[Run]) -> list[RunSize]:
     return [RunSize(run, folder_size(run.folder)) for run in runs]
 
 
-def to_remove(found: Iterable[RunSize], criteria: CleanCriteria) -> list[RunSize]:
-    """Return the runs that ``remove`` would remove, active ones left out."""
+def meeting(found: Iterable[RunSize], criteria: CleanCriteria) -> list[RunSize]:
+    """Return the runs that are over and meet the criteria."""
     before = time.time() - criteria.older
     return [
         each
@@ -63,25 +68,34 @@ def to_remove(found: Iterable[RunSize], criteria: CleanCriteria) -> list[RunSize
         if each.run.record.created <= before
         and each.nbytes >= criteria.larger
         and not (criteria.keep_tagged and each.run.labels.tags)
-        and each.run.over
+        and is_over(each.run)
     ]
+
+
+def is_over(run: Run) -> bool:
+    """Return whether ``run`` is over; one of another machine is, only if its events say so."""
+    here = run.record.kernel.host in ("", socket.gethostname())
+    return run.over if here else run.view.ending is not None or run.state not in UNCERTAIN
+
+
+def awaits_write_back(run: Run) -> bool:
+    """Return whether no notebook has the results of ``run`` yet, and one can still get them."""
+    if (run.folder / COLLECTED_FILE).exists():
+        return False
+    bundle = run.record.storage.bundle
+    return run.to_collect or (bool(bundle) and Path(bundle).exists())
 
 
 def remove(found: Iterable[RunSize]) -> list[RunSize]:
     """Remove the folders of runs; return those that are removed.
 
-    Runs whose results their notebook has not collected yet stay, as does what the operating system
-    refuses to remove.
+    What another process or the operating system keeps from being removed is left out.
     """
     removed = []
     for each in found:
         try:
             each.run.delete()
-        except OptionError:
+        except (OptionError, OSError):
             continue
-        except OSError:
-            shutil.rmtree(each.run.folder, ignore_errors=True)
-            if each.run.folder.exists():
-                continue
         removed.append(each)
     return removed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,9 @@ from .folder import write_atomically
 from .record import RunRecord
 
 LABELS_FILE = "labels.json"
+
+CONTROL = {"Cc", "Cs", "Zl", "Zp"}
+"""Categories of characters that are not shown, or end a line."""
 
 NAME_LENGTH, TAG_LENGTH, NOTE_LENGTH, MAX_TAGS = 80, 40, 10_000, 20
 """Maximum characters of a name, of a tag and of a note, and maximum number of tags."""
@@ -79,7 +83,7 @@ def name_problem(name: str) -> str:
     """Return what is wrong with a name, as a sentence, or an empty string."""
     if len(name) > NAME_LENGTH:
         return f"A name has at most {NAME_LENGTH} characters, and this one has {len(name)}"
-    return "" if name.isprintable() else "A name is one line"
+    return "" if as_line(name) == name else "A name is one line"
 
 
 def tag_problem(tag: str) -> str:
@@ -96,4 +100,4 @@ def as_tag(text: str) -> str:
 
 def as_line(text: str) -> str:
     """Return ``text`` on one line, without characters that cannot be shown."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    return "".join(" " if unicodedata.category(c) in CONTROL else c for c in text)

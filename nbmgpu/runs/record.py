@@ -20,6 +20,7 @@ class KernelRecord:
         pid, create_time: its process; ``create_time`` is in seconds since the epoch, in UTC.
         cwd, sys_path: its working directory and module search path, which ranks use too.
         notebook: path of the notebook; empty if the kernel does not know it.
+        host: name of its machine; empty in records of earlier versions.
     """
 
     pid: int
@@ -27,6 +28,7 @@ class KernelRecord:
     cwd: str
     sys_path: list[str]
     notebook: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True)

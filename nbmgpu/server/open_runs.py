@@ -19,7 +19,7 @@ from nbmgpu.runs.run import Run
 
 from .run_folders import open_run, own_file, run_folder
 
-MAX_CACHED = 8
+MAX_CACHED = 16
 """Maximum number of runs that stay open after a request, each with its curves and the line index
 of its logs."""
 
@@ -91,7 +91,7 @@ class OpenRuns:
         Raises:
             NoSuchRunError: It does not exist, or its logs are symbolic links.
         """
-        return self._get(name).page(request)
+        return self.kept(name).page(request)
 
     def rank_rows(self, name: str, request: RankRequest) -> list[RankRow]:
         """Return the rows of the ranks on some nodes of the run ``name``.
@@ -99,7 +99,7 @@ class OpenRuns:
         Raises:
             NoSuchRunError: It does not exist.
         """
-        return self._get(name).rank_rows(request)
+        return self.kept(name).rank_rows(request)
 
     def curve_detail(self, name: str, request: CurveRequest) -> CurveLine | None:
         """Return a range of a metric of the run ``name``.
@@ -107,10 +107,14 @@ class OpenRuns:
         Raises:
             NoSuchRunError: It does not exist.
         """
-        return self._get(name).curve_detail(request)
+        return self.kept(name).curve_detail(request)
 
-    def _get(self, name: str) -> OpenRun:
-        """Return the run ``name``, and keep it open for the next request."""
+    def kept(self, name: str) -> OpenRun:
+        """Return the run ``name``, and keep it open for the next request.
+
+        Raises:
+            NoSuchRunError: It does not exist.
+        """
         run, key = self.get(name), run_key(name)
         with self._lock:
             self._recent[key] = run

@@ -1,5 +1,7 @@
 """Several runs side by side: columns, curves, axes and differences of cells."""
 
+import math
+
 import pytest
 
 import nbmgpu
@@ -47,8 +49,8 @@ def test_the_table_has_what_differs_first(two_runs):
     )
     assert found.columns[0].name == "strategy"
     assert texts(found, "strategy") == ["ddp", "fsdp"]
-    assert texts(found, "precision") == ["", "bf16"]
-    assert not [c for c in found.columns if c.name == "clip"]  # equal, and only a setting
+    assert texts(found, "--precision") == ["", "bf16"]
+    assert not [c for c in found.columns if c.name == "--clip"]  # equal, and only a setting
     assert texts(found, "loss") == ["0.5", "0.25"]
     assert texts(found, "lowest loss") == ["0.1", "0.1"]
     assert column(found, "accuracy").best == "highest"
@@ -85,8 +87,8 @@ def test_steps_have_positions_in_samples_epochs_and_seconds(two_runs):
     assert steps.tolist() == [0, 1, 2, 3]
     assert epochs.tolist() == [0, 0.5, 1, 1.5]
     steps, seconds = decode_points(axes.seconds)
-    assert steps.tolist() == [1, 2, 3]
-    assert (seconds[1:] - seconds[:-1]).tolist() == pytest.approx([1, 1])
+    assert steps.tolist() == [0, 1, 2, 3]
+    assert (seconds[2:] - seconds[1:-1]).tolist() == pytest.approx([1, 1])
 
 
 def test_cells_are_compared_with_the_first(two_runs):
@@ -122,3 +124,62 @@ def test_two_different_runs_are_needed(two_runs):
     assert f"nbmgpu.compare_runs('{two_runs[1].id}', '{run.id}')" in str(raised.value)
     with pytest.raises(OptionError, match="There is no run 'nothing'"):
         nbmgpu.compare_runs(run, "nothing")
+
+
+def finished(staged, curves, cell="x = 1\n", **fields):
+    """A finished run of one rank with curves by name."""
+    played = staged(1, cell=cell, **fields)
+    played.start()
+    for name, values in curves.items():
+        played.points(name, list(range(1, len(values) + 1)), values)
+    played.finish()
+    played.close()
+    return played.run
+
+
+def test_a_last_value_that_is_not_finite_is_shown_and_never_the_best(staged):
+    diverged = finished(staged, {"loss": [1.0, 0.5, math.nan]})
+    found = nbmgpu.compare_runs(diverged, finished(staged, {"loss": [1.0, 0.9]}))
+    assert texts(found, "loss") == ["nan", "0.9"]
+    assert column(found, "loss").cells[0].value is None
+    assert texts(found, "lowest loss") == ["0.5", "0.9"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "best"),
+    [
+        ("val/accuracy", "highest"), ("eval_f1", "highest"), ("top-5", "highest"),
+        ("eval_samples_per_second", "highest"), ("dice_loss", "lowest"), ("mse", "lowest"),
+        ("train/learning_rate", ""), ("val/lr", ""), ("epoch", ""), ("grad_norm", ""),
+    ],
+)  # fmt: skip
+def test_which_value_is_the_best_follows_from_the_name(staged, metric, best):
+    run, other = (finished(staged, {metric: [value]}) for value in (1.0, 2.0))
+    assert column(nbmgpu.compare_runs(run, other), metric).best == best
+
+
+def test_the_frame_has_nan_where_a_run_has_no_value_and_loses_no_column(staged):
+    run = finished(staged, {"loss": [1.0], "state": [3.0]}, values={"steps": 20})
+    other = finished(staged, {}, values={"steps": 10})
+    frame = nbmgpu.compare_runs(run, other).to_frame()
+    assert frame["loss"].dtype == float
+    assert frame["loss"].min() == 1.0
+    assert frame["--steps"].tolist() == [20, 10]
+    assert frame["state (metric)"].tolist()[0] == 3.0
+    assert set(frame["state (result)"]) == {"finished"}
+
+
+def test_a_loader_for_each_pass_has_no_epochs(staged):
+    played = staged(1)
+    played.start()
+    for step in range(1, 7):
+        played.progress(step % 3 or 3, 3, epoch=1, samples=8 * step, train_step=step)
+    clock = played.polled().view.clock
+    assert clock.epochs == []
+    assert [step for step, _ in clock.samples] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_resumed_run_is_compared_by_step_only(staged):
+    run = finished(staged, {"loss": [1.0, 2.0]}, values={"resume": "newest"})
+    axes = nbmgpu.compare_runs(run, finished(staged, {"loss": [1.0, 2.0]})).runs[0].axes
+    assert (axes.seconds, axes.epochs, axes.samples) == ("", "", "")

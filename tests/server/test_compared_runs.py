@@ -30,6 +30,15 @@ def test_what_cannot_be_compared(runs, stage, names, status):
     assert answer.json["message"]
 
 
+def test_a_run_that_was_deleted_is_left_out(runs, stage):
+    second = play(stage, 2)
+    gone = "20260101-000000-00009"
+    answer = runs.request(f"compare?runs={gone},{second.id}")
+    assert answer.status == 200
+    assert [run["id"] for run in answer.json["runs"]] == [second.id]
+    assert answer.json["missing"] == [gone]
+
+
 def test_a_linked_cell_is_not_served(runs, stage, tmp_path):
     run = play(stage, 1)
     secret = tmp_path / "secret"

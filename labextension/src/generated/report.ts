@@ -297,6 +297,8 @@ export interface RunComparison {
   hidden: number;
   /** how the cell of each run differs from that of the first run. */
   cells: CellDifference[];
+  /** ids of requested runs that do not exist any more. */
+  missing: string[];
 }
 
 /** The process of the kernel that launched a run, and whether it still runs. */

@@ -311,6 +311,8 @@ export interface KernelRecord {
   sys_path: string[];
   /** path of the notebook; empty if the kernel does not know it. */
   notebook: string;
+  /** name of its machine; empty in records of earlier versions. */
+  host: string;
 }
 
 /**

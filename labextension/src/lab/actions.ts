@@ -10,6 +10,7 @@ import {
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { RunLine } from '../generated/report';
+import { errorText } from '../view/errors';
 import { askForLabels } from './labeldialog';
 import { relativePath } from './paths';
 import type { IRunsModel } from './tokens';
@@ -49,9 +50,16 @@ export class RunActions {
   /** Change the name, the tags and the note of a run. */
   async label(run: RunLine): Promise<void> {
     const { trans } = this.context;
-    const labels = await askForLabels(trans.__('Run %1', run.id), run.labels, trans);
-    if (labels) {
-      await this.model.setLabels(run.id, labels);
+    const title = trans.__('Run %1', run.id);
+    let labels = await askForLabels(title, run.labels, trans);
+    while (labels) {
+      try {
+        await this.model.setLabels(run.id, labels);
+        return;
+      } catch (reason) {
+        Notification.error(errorText(reason)); // what was typed is offered again
+      }
+      labels = await askForLabels(title, labels, trans);
     }
   }
 

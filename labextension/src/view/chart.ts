@@ -55,6 +55,8 @@ export class Chart implements IItemView<IChart> {
   private zoomed: IScaling['zoom'] = null;
   private isDetailed = false;
   private axis = '';
+  private names = '';
+  private colors: string | undefined;
   private entries: HTMLElement[] = [];
   private data: uPlot.AlignedData = [[]];
   private drawn: uPlot | null = null;
@@ -80,20 +82,27 @@ export class Chart implements IItemView<IChart> {
     this.spec = spec;
     const packed = (lines: CurveLine[]) => lines.map(line => line.points).join(' ');
     const axis = spec.axis?.key ?? '';
-    if (
-      axis !== this.axis ||
-      (!this.isDetailed && packed(this.lines) !== packed(spec.lines))
-    ) {
+    const names = spec.lines.map(line => line.name).join();
+    const isOther = axis !== this.axis || names !== this.names;
+    if (isOther || (!this.isDetailed && packed(this.lines) !== packed(spec.lines))) {
       this.axis = axis;
+      this.names = names;
+      this.isDetailed = false;
       this.setLines(spec.lines);
+    } else if (spec.colors?.join() !== this.colors) {
+      this.draw();
     }
+    this.colors = spec.colors?.join();
     setText(this.name, spec.title);
     this.name.title = spec.title;
     this.updateLegend();
     this.value.toggleAttribute('data-nonfinite', !spec.finite);
     this.updateValue();
     const steps = spec.lines[0]?.steps ?? 0;
-    const label = this.trans.__('%1: %2 after %3 steps', spec.title, spec.last, steps);
+    const last = spec.colors
+      ? spec.lines.map(line => `${line.name} ${line.last}`).join(', ')
+      : spec.last;
+    const label = this.trans.__('%1: %2 after %3 steps', spec.title, last, steps);
     setAttribute(this.plot, 'aria-label', label);
   }
 
@@ -148,7 +157,8 @@ export class Chart implements IItemView<IChart> {
           : line
       )
     );
-    if (zoomed === this.zoomed) {
+    const isNew = detailed.some((line, index) => line !== spec.lines[index]);
+    if (isNew && zoomed === this.zoomed && spec === this.spec) {
       this.isDetailed = true;
       this.setLines(detailed);
     }
@@ -231,17 +241,15 @@ export class Chart implements IItemView<IChart> {
     const series = this.points.flatMap((_, line): uPlot.Series[] => {
       const color = this.color(line);
       const width = line === 0 || line === this.spec.highlighted ? 1.5 : 1;
-      const spanGaps = this.points.length > 1;
       return [
         {
-          label: this.spec.lines[line].name,
+          label: this.lines[line].name,
           stroke: () => (scaling.smoothing ? color + FAINT_ALPHA : color),
           width,
-          spanGaps,
           // uPlot decides at each draw: points are drawn if they are this many pixels apart.
           points: { size: 5, width: 0, space: POINT_SPACING, fill: color }
         },
-        { stroke: color, width: width + 0.5, spanGaps, points: { show: false } }
+        { stroke: color, width: width + 0.5, points: { show: false } }
       ];
     });
     const muted = () => this.palette.muted;
@@ -338,7 +346,8 @@ export class Chart implements IItemView<IChart> {
   /** Show each line's last value, or its value nearest to the cursor, in the legend. */
   private updateEntries(at: number | null): void {
     this.lines.forEach(({ name, last }, line) => {
-      const value = at === null ? null : nearest(this.data[2 * line + 1], at);
+      const value =
+        at === null ? null : nearest(this.data[2 * line + 1], this.data[0], at);
       const text = at === null ? last : value === null ? '–' : this.formatValue(value);
       if (this.entries[line]) {
         setText(this.entries[line], `${name} ${text}`);

@@ -1,18 +1,31 @@
 import type uPlot from 'uplot';
 
-/** The value of a column at an index, or the nearest one within the column's points. */
+type Column = uPlot.AlignedData[number];
+
+/**
+ * The value of a line at the position of an index, or that of its nearest point.  A line has no
+ * value before its first point and after its last one.
+ */
 export function nearest(
-  column: uPlot.AlignedData[number] | undefined,
+  column: Column | undefined,
+  positions: Column,
   at: number
 ): number | null {
-  const from = column ? column.length : 0;
-  for (let by = 0; by < from; by += 1) {
-    const value = column?.[at - by] ?? column?.[at + by];
-    if (typeof value === 'number') {
-      return value;
+  const point = (by: number): number => {
+    let index = at;
+    while (column && index >= 0 && index < column.length && typeof column[index] !== 'number') {
+      index += by;
     }
+    return index;
+  };
+  const [before, after] = [point(-1), point(1)];
+  const [left, right] = [column?.[before], column?.[after]];
+  if (typeof left !== 'number' || typeof right !== 'number') {
+    return null;
   }
-  return null;
+  const distance = (index: number): number =>
+    Math.abs(Number(positions[index]) - Number(positions[at]));
+  return distance(before) <= distance(after) ? left : right;
 }
 
 /** A step on the axis: `1200`, `12k`, `1.5M`. */

@@ -33,9 +33,11 @@ class Axes:
 
 def axes(run: Run) -> Axes:
     """Return the axes of ``run``."""
+    if run.record.options.values.get("resume"):
+        return Axes("", "", "")  # its first steps are those of another run
     clock, begun = run.view.clock, run.view.first_time or 0.0
     return Axes(
-        seconds=_encoded([(step, time - begun) for step, time in clock.times]),
+        seconds=_encoded(_from_zero([(step, time - begun) for step, time in clock.times])),
         epochs=_encoded(_from_zero(clock.epochs)),
         samples=_encoded(_from_zero(clock.samples)),
     )

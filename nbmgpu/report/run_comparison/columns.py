@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,13 +19,15 @@ from nbmgpu.report import text_format
 from nbmgpu.report.curves import RATES
 from nbmgpu.runs.run import Run
 
-HIGHER_IS_BETTER = re.compile(
-    r"acc|f1|auc|auroc|precision|recall|score|bleu|rouge|r2|iou|dice|reward|return|top[-_ ]?\d"
-)
-"""Words in the name of a metric whose best value is the highest; of all others, the lowest."""
+PREFIX = re.compile(r"^(?:train|training|val|valid|validation|eval|test)[/_.]")
+"""What metrics of training and evaluation begin with."""
 
-NEITHER = re.compile(r"lr|learning_rate|epoch|grad_norm|momentum|weight_decay|scale")
-"""Beginnings of names of metrics that have no best value."""
+LOWER = re.compile(r"loss|error|perplexity|\b(?:mse|mae|rmse|nll|wer|cer)\b")
+HIGHER = re.compile(
+    r"^(?:acc|accuracy|top[-_ ]?\d+)|accuracy$|\b(?:f1|auc|auroc|ap|map|iou|miou|dice)\b"
+    r"|\b(?:psnr|ssim|r2)\b|precision|recall|score|bleu|rouge|reward|per_second|/s$"
+)
+"""Names of metrics whose best value is the lowest or the highest; others have no best value."""
 
 LEFT_OUT = ("name", "tag", "strategy", "engine")
 """Options that have a column of their own, or are labels, which may have changed since."""
@@ -65,7 +70,18 @@ def columns(runs: Sequence[Run], metrics: Sequence[str]) -> list[Column]:
     """Return the columns that have a value; those that differ come first."""
     found = [*_settings(runs), *_of_metrics(runs, metrics), *_results(runs)]
     found = [column for column in found if any(cell.text for cell in column.cells)]
-    return sorted(found, key=lambda column: not column.differs)
+    return sorted(_with_own_names(found), key=lambda column: not column.differs)
+
+
+def _with_own_names(columns: Sequence[Column]) -> list[Column]:
+    """Return the columns; a metric that is called as a setting or a result gets a longer name."""
+    count = Counter(column.name for column in columns)
+    return [
+        dataclasses.replace(column, name=f"{column.name} ({column.group})")
+        if count[column.name] > 1
+        else column
+        for column in columns
+    ]
 
 
 def _column(group: Group, name: str, cells: Iterable[Cell], best: Best = "") -> Column:
@@ -85,7 +101,7 @@ def _settings(runs: Sequence[Run]) -> list[Column]:
         _column("setting", "ranks", (Cell(str(r.world_size), r.world_size) for r in records)),
         _column("setting", "devices", (Cell(text_format.device_names(r.devices)) for r in records)),
         *(
-            _column("setting", name.replace("_", "-"), map(_typed, of_runs))
+            _column("setting", f"--{name.replace('_', '-')}", map(_typed, of_runs))
             for name, of_runs in texts.items()
             if name in RECORDED or len({*of_runs}) > 1
         ),
@@ -125,7 +141,7 @@ def _results(runs: Sequence[Run]) -> list[Column]:
     return [
         _column("result", "state", states),
         numbers("started", lambda run: run.record.created, started),
-        numbers("duration", lambda run: run.duration, text_format.clock, "lowest"),
+        numbers("duration", lambda run: run.duration, text_format.clock),
         numbers("steps", _steps, lambda steps: f"{steps:,.0f}"),
         numbers("step time", _step_time, text_format.span, "lowest"),
         *(numbers(rate, partial(_mean, rate), text_format.number, "highest") for rate in RATES),
@@ -171,7 +187,7 @@ def _of_metrics(runs: Sequence[Run], metrics: Sequence[str]) -> list[Column]:
         best = _best(name.lower())
         values = [_finite_values(run, name) for run in runs]
         title = text_format.plain(name)
-        final = [_value(v[-1]) if len(v) else Cell("") for v in values]
+        final = [_final(run, name) for run in runs]
         peak = [_value(v.max() if best == "highest" else v.min()) if len(v) else Cell("")
                 for v in values]  # fmt: skip
         found.append(_column("metric", title, final, best))
@@ -181,9 +197,19 @@ def _of_metrics(runs: Sequence[Run], metrics: Sequence[str]) -> list[Column]:
 
 
 def _best(metric: str) -> Best:
-    if NEITHER.match(metric):
-        return ""
-    return "highest" if HIGHER_IS_BETTER.search(metric) else "lowest"
+    name = PREFIX.sub("", metric).replace("_", " ").replace("per second", "per_second")
+    if LOWER.search(name):
+        return "lowest"
+    return "highest" if HIGHER.search(name) else ""
+
+
+def _final(run: Run, name: str) -> Cell:
+    """Return the last value of a metric; one that is not finite is a text."""
+    curve = run.view.curves.get(name)
+    if curve is None or not len(curve):
+        return Cell("")
+    last = float(curve.arrays()[1][-1])
+    return _value(last) if math.isfinite(last) else Cell(text_format.number(last))
 
 
 def _finite_values(run: Run, name: str) -> np.ndarray:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nbmgpu.report import text_format
@@ -17,7 +18,7 @@ from nbmgpu.runs.run import Run
 
 from .axes import Axes, axes
 from .cells import CellDifference, cell_differences
-from .columns import Column, columns
+from .columns import Cell, Column, columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +69,7 @@ class RunComparison:
         metrics: a chart for each metric, the loss first.
         hidden: the number of metrics left out.
         cells: how the cell of each run differs from that of the first run.
+        missing: ids of requested runs that do not exist any more.
     """
 
     runs: list[ComparedRun]
@@ -75,13 +77,14 @@ class RunComparison:
     metrics: list[MetricLines]
     hidden: int
     cells: list[CellDifference]
+    missing: list[str] = field(default_factory=list)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the table: a row per run, named by its id; numbers are float64."""
+        """Return the table: a row per run, named by its id; numbers are float64, nan if unknown."""
         import pandas as pd
 
         rows = {
-            column.name: [cell.text if cell.value is None else cell.value for cell in column.cells]
+            column.name: [_in_frame(cell, column) for cell in column.cells]
             for column in self.columns
         }
         return pd.DataFrame(rows, index=pd.Index([run.id for run in self.runs], name="run"))
@@ -96,6 +99,12 @@ class RunComparison:
         from .rendering import comparison_text
 
         return comparison_text(self)
+
+
+def _in_frame(cell: Cell, column: Column) -> float | str:
+    if all(other.value is None for other in column.cells):
+        return cell.text
+    return math.nan if cell.value is None else cell.value
 
 
 def comparison_of(runs: Sequence[Run]) -> RunComparison:

@@ -38,7 +38,11 @@ export const comparePlugin: JupyterFrontEndPlugin<void> = {
     const server = new RunsServer(serviceManager.serverSettings);
     const actions = {
       compare: (ids: readonly string[]) => server.compare(ids),
-      open: (id: string) => void commands.execute(CommandIDs.openRun, { id })
+      open: (id: string) => void commands.execute(CommandIDs.openRun, { id }),
+      onRunsChange: (content: CompareTab) => {
+        const tab = tracker.find(each => each.content === content);
+        void (tab && tracker.save(tab));
+      }
     };
     commands.addCommand(CommandIDs.compareRuns, {
       label: trans.__('Compare the Newest Runs'),

@@ -18,6 +18,8 @@ export interface ICompareActions {
   compare(ids: readonly string[]): Promise<RunComparison>;
   /** Open a run in its own tab. */
   open(id: string): void;
+  /** Called when other runs are compared than before. */
+  onRunsChange(tab: CompareTab): void;
 }
 
 /** Several runs side by side, in a tab. */
@@ -75,6 +77,7 @@ export class CompareTab extends Widget {
     if (this.ids.length > 1) {
       this.ids = this.ids.filter(each => each !== id);
       this.setTitle();
+      this.actions.onRunsChange(this);
       void this.load();
     }
   }
@@ -101,14 +104,17 @@ export class CompareTab extends Widget {
   }
 
   private async load(): Promise<void> {
-    const requested = this.ids;
+    const request = (this.requests += 1);
     let text = '';
     try {
-      const comparison = await this.actions.compare(requested);
-      if (this.isDisposed || requested !== this.ids) {
-        return; // answered too late
+      const comparison = await this.actions.compare(this.ids);
+      if (this.isDisposed || request !== this.requests) {
+        return; // a later request has the answer
       }
       this.view.update(comparison);
+      if (comparison.missing.length) {
+        text = this.trans.__('Deleted: %1', comparison.missing.join(', '));
+      }
     } catch (reason) {
       text = errorText(reason);
     }
@@ -118,6 +124,7 @@ export class CompareTab extends Widget {
 
   private ids: string[];
   private seen = '';
+  private requests = 0;
   private timer = 0;
   private readonly notice = document.createElement('div');
   private readonly view: ReturnType<typeof mountRunComparison>;

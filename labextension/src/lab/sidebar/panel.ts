@@ -41,7 +41,7 @@ export class Sidebar extends Widget {
     super.onUpdateRequest(message);
     if (this.isVisible) {
       VirtualDOM.render(this.content(this.model.state), this.node);
-      this.checkSelected();
+      this.setInputs();
     }
   }
 
@@ -75,7 +75,6 @@ export class Sidebar extends Widget {
     const selected = this.selectedIds(state);
     const tools = runTools({
       trans,
-      filter: this.filter,
       selected: selected.length,
       setFilter: filter => {
         this.filter = filter;
@@ -101,7 +100,15 @@ export class Sidebar extends Widget {
         this.update();
       }
     });
-    return state.more ? [tools, list, this.older()] : [tools, list];
+    const none = shown.length
+      ? []
+      : [
+          h.div(
+            { key: 'none', className: 'nbmgpu-Notice' },
+            trans.__('No run has all of these words.')
+          )
+        ];
+    return [tools, list, ...none, ...(state.more ? [this.older()] : [])];
   }
 
   /** The selected runs that exist, oldest first: others are compared with the oldest one. */
@@ -110,8 +117,12 @@ export class Sidebar extends Widget {
     return ids.reverse();
   }
 
-  /** The virtual DOM sets attributes, and a checkbox that was clicked no longer follows them. */
-  private checkSelected(): void {
+  /** The virtual DOM sets attributes, and an input that was used no longer follows them. */
+  private setInputs(): void {
+    const filter = this.node.querySelector<HTMLInputElement>('.nbmgpu-RunTools-filter');
+    if (filter && filter.value !== this.filter) {
+      filter.value = this.filter;
+    }
     this.node.querySelectorAll<HTMLElement>('.nbmgpu-RunCard').forEach(card => {
       const box = card.querySelector<HTMLInputElement>('.nbmgpu-RunCard-select');
       if (box) {

@@ -4,7 +4,6 @@ import { h, type VirtualElement } from '@lumino/virtualdom';
 /** The filter of the list of runs, and the actions on those that are selected. */
 export interface IRunTools {
   readonly trans: TranslationBundle;
-  readonly filter: string;
   /** The number of selected runs. */
   readonly selected: number;
   readonly setFilter: (filter: string) => void;

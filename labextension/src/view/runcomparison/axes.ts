@@ -8,7 +8,7 @@ import { interpolated } from '../smoothing';
 export const AXES = ['step', 'epochs', 'samples', 'seconds'] as const;
 export type AxisName = (typeof AXES)[number];
 
-/** The axes, besides the step, that are known of every run. */
+/** The step, and the axes that are known of every one of `runs`, which have curves. */
 export function knownAxes(runs: readonly ComparedRun[]): AxisName[] {
   return AXES.filter(
     name => name === 'step' || (runs.length > 0 && runs.every(run => !!run.axes[name]))

@@ -64,7 +64,9 @@ export class ComparisonCharts {
   }
 
   private updateAxes(): void {
-    const known = knownAxes(this.comparison?.runs ?? []);
+    const { runs, metrics } = this.comparison ?? { runs: [], metrics: [] };
+    const drawn = new Set(metrics.flatMap(metric => metric.runs));
+    const known = knownAxes(runs.filter((_, index) => drawn.has(index)));
     if (this.axis.dataset.known === known.join()) {
       return;
     }

@@ -40,7 +40,7 @@ export class ComparisonTable {
     if (!comparison) {
       return;
     }
-    const focused = (document.activeElement as HTMLElement | null)?.dataset.column;
+    const focused = focusedPart(this.node);
     const places = sortedPlaces(comparison.columns, comparison.runs.length, sorting);
     const head = make(
       'tr',
@@ -73,9 +73,7 @@ export class ComparisonTable {
     );
     this.node.replaceChildren(table);
     if (focused) {
-      this.node
-        .querySelector<HTMLElement>(`[data-column="${CSS.escape(focused)}"]`)
-        ?.focus();
+      this.node.querySelector<HTMLElement>(focused)?.focus();
     }
   }
 
@@ -114,4 +112,17 @@ export class ComparisonTable {
       make('div', 'compared-head', {}, dot, open, remove)
     );
   }
+}
+
+/** A selector of the button in `table` that has the focus; empty if it is elsewhere. */
+function focusedPart(table: HTMLElement): string {
+  const active = document.activeElement;
+  if (!(active instanceof HTMLElement) || !table.contains(active)) {
+    return '';
+  }
+  if (active.dataset.column) {
+    return `[data-column="${CSS.escape(active.dataset.column)}"]`;
+  }
+  const run = active.closest<HTMLElement>('[data-run]')?.dataset.run ?? '';
+  return `[data-run="${CSS.escape(run)}"] .${active.className}`;
 }
