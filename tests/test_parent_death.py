@@ -14,7 +14,8 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system does not report it")
 
 CHILD = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
 from nbmgpu.system.parent_death import exit_with_parent, outlive_grandparent
 exit_with_parent(int(sys.argv[1]))
 if os.fork() == 0:

@@ -184,6 +184,8 @@ class DefinitionSearch:
         for statement in reversed(self._statements):
             if name not in statement.binds and not self._star_binds(name, statement):
                 continue
+            if statement.is_definition and getattr(statement.node, "name", name) != name:
+                continue  # a function that binds it by `global`, once it is called
             chain.insert(0, statement)
             if name not in statement.reads_at_once:
                 break

@@ -12,7 +12,7 @@ from .cell_code import read_cell_code
 from .definitions import DefinitionSearch
 from .placement import Placement
 from .request import ExportRequest
-from .script import ScriptParts, data_folder, grouped, import_block
+from .script import ScriptParts, data_folder, grouped, import_block, in_docstring
 from .source_edits import indented
 from .starting_states import StartingStates
 from .statements import read_statements
@@ -61,9 +61,8 @@ def nbmgpu_script_text(request: ExportRequest, parts: ScriptParts) -> str:
         imports["from pathlib import Path"] = None
         data = f'DATA = Path(__file__).with_name("{data_folder(parts.name)}")\n'
     block = import_block(imports, f"{data}{body}\n{main}\n{parts.cell}")
-    head = (
-        f'"""Trains with nbmgpu.\n\n    python {parts.name}\n\nExported from {request.origin}.\n"""'
-    )
+    origin = in_docstring(request.origin)
+    head = f'"""Trains with nbmgpu.\n\n    python {parts.name}\n\nExported from {origin}.\n"""'
     start = 'if __name__ == "__main__":\n' + indented(main)
     text = f"CELL = {quotes}\n{cell}\n{quotes}"
     return f"{head}\n\n{block}\n\n{data}\n{body}\n\n\n{text}\n\n{start}\n"

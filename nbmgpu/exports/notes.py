@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from .definitions import Definitions
+from .definitions import RANDOM, Definitions
+from .loss_checks import reads_before_backward
 from .request import ExportRequest
 from .training_objects import TrainingObjects
 
@@ -28,6 +29,13 @@ COMPUTED_LOSS = (
     "A loss is averaged over something else than samples (`{what}`), and ranks are weighted by "
     "samples."
 )
+DRAWS = "The line `{line}` draws random numbers: on each rank, for its own part of the batch."
+SUMMED = (
+    "The line `{line}` sums: of what has a row per sample, each rank has a part, and ranks average."
+)
+READ_BEFORE = (
+    "The line `{line}` reads the loss before backward(): it is that of rank 0's part of the batch."
+)
 WRITES = "line `{line}` writes a file on every rank"
 
 
@@ -41,19 +49,39 @@ def notes_of(
         yield REDRAWN.format(name=name)
     if request.options.strategy == "none":
         return
+    codes = [i.text for i in definitions.items if i.statement]
+    for code in [cell, *codes]:
+        yield from _draws(code)
+    for statement in reads_before_backward(ast.parse(cell)):
+        yield READ_BEFORE.format(line=ast.unparse(statement).split("\n")[0])
     for name in objects.models:
         if layers := _random_layers(request.values[name]):
             yield RANDOM_LAYERS.format(name=name, layers=" and ".join(layers))
     if not objects.loaders and "DataLoader(" not in cell:
         yield NO_LOADER
-    texts = [i.text for i in definitions.items if i.statement and i.statement.is_definition]
-    losses = " ".join(map(_calls_of_losses, [cell, *texts]))
+    losses = " ".join(map(_calls_of_losses, [cell, *codes]))
     for what in ("ignore_index", "weight="):
         if what in losses:
             yield COMPUTED_LOSS.format(what=what.rstrip("="))
     for line in cell.split("\n"):
+        if ".sum()" in line and "=" in line and "no_grad" not in line:
+            yield SUMMED.format(line=line.strip())
+    for line in cell.split("\n"):
         if any(part in line for part in (', "w")', ", 'w')", "savefig(", ".to_csv(")):
             yield f"The {WRITES.format(line=line.strip())}."
+
+
+def _draws(code: str) -> Iterator[str]:
+    """Yield notes on functions and loops that draw random numbers, or drop activations."""
+    for node in ast.walk(ast.parse(code)):
+        if not isinstance(node, ast.FunctionDef | ast.For | ast.While):
+            continue
+        for statement in node.body:
+            line = ast.unparse(statement).split("\n")[0]
+            is_block = isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.For | ast.While)
+            drawn = line.replace("normalize(", "")
+            if not is_block and (RANDOM.search(drawn) or "dropout(" in drawn):
+                yield DRAWS.format(line=line)
 
 
 def _calls_of_losses(code: str) -> str:

@@ -12,16 +12,19 @@ from nbmgpu.errors import StrategyError, format_message
 from .cell_code import imported_values, read_cell_code
 from .definitions import Definitions, DefinitionSearch, Item, seeding_items
 from .loop_edits import COUNTS, LoopEdits, evaluated_loaders, partial_numbers
+from .loss_checks import check_losses
 from .notes import notes_of
 from .placement import place
 from .refusals import WITH_NBMGPU, check_code, check_models, check_objects, check_options
 from .request import ExportRequest
 from .script import ScriptParts, cell_comment
+from .script_names import check_devices, check_names, check_order, check_zip
 from .source_edits import SourceEdits
 from .starting_states import END, StartingStates
 from .statements import read_statements
 from .strategy_calls import REPLICATING, StrategyCalls, use_zero_optimizers
 from .training_objects import TrainingObjects, assigned_name, find_training_objects
+from .wrapped_models import check_calls, check_changes, check_frozen
 
 
 class PlainScript:
@@ -130,9 +133,27 @@ class PlainScript:
             instead = f"export the cell that trains; or {WITH_NBMGPU}"
             raise StrategyError(format_message(what, instead=instead))
         check_models(self._objects, self._values)
+        self._check_code()
         if strategy == "zero1" and not numbers:
             what = "No construction of a torch.optim optimizer was found for zero1"
             raise StrategyError(format_message(what, instead=f"--strategy ddp; or {WITH_NBMGPU}"))
+
+    def _check_code(self) -> None:
+        """Check what trains, in the cell and in the notebook's definitions."""
+        cell, values, objects = ast.parse(self._cell.code), self._values, self._objects
+        codes = [self._cell.code, *(item.text for item in self._code_of_definitions())]
+        trees = [cell, *map(ast.parse, codes[1:])]
+        for tree in trees:
+            check_calls(tree, objects, values)
+        check_changes(cell, objects, values)
+        everything = [self._cell.code, *(item.text for item in self._definitions.items)]
+        check_frozen(objects, values, "\n".join(everything))
+        check_losses(trees, values)
+        check_zip(cell, objects.loaders)
+        check_devices(everything)
+        check_order(self._definitions, self._statements)
+        bound = {name for item in self._definitions.items for name in item.binds}
+        check_names({*self._cell.binds, *bound}, self._cell.reads)
 
     def _edited(self, code: str) -> LoopEdits:
         """Return the edits of one piece of code; a cell that distributes itself is left alone."""
@@ -190,7 +211,9 @@ class PlainScript:
             self.parts.wraps.append((END + 1, f"{name} = ShardedLoader({name})"))
             self.parts.helpers.add("ShardedLoader")
         for name in (*self._objects.models, *self._objects.made_models):
-            self.parts.results[f"{name}.pt"] = self._calls.state(name)
+            taken = f'"{name}.pt"' in self._cell.code or f"'{name}.pt'" in self._cell.code
+            file = f"{name}_trained.pt" if taken else f"{name}.pt"
+            self.parts.results[file] = self._calls.state(name)
             self.parts.helpers.add("save_once")
             if self._calls.shards_parameters:
                 self.parts.helpers.add("full_state_dict")

@@ -61,26 +61,26 @@ def check_options(options: RunOptions, on_gpu: bool) -> None:
         reason = next((why for part, why in STRATEGIES.items() if part in parts), "")
         what = f"Strategy {name} cannot be exported as a plain script"
         what += f": {reason}" if reason else ""
-        raise OptionError(_refused(what, f"--strategy {' or '.join(EXPORTED[:3])}"))
+        raise OptionError(refused(what, f"--strategy {' or '.join(EXPORTED[:3])}"))
     if options.exact == "always":
         what = (
             "--exact always cannot be exported as a plain script: behind the cell, it divides "
             "layers where samples of a batch meet, or draw random numbers"
         )
-        raise OptionError(_refused(what, "--exact never, whose numbers differ from one device"))
+        raise OptionError(refused(what, "--exact never, whose numbers differ from one device"))
     for field, instead in IN_THE_CELL.items():
         if getattr(options, field) != DEFAULTS[field]:
             what = f"--{field.replace('_', '-')} cannot be exported as a plain script"
-            raise OptionError(_refused(what, instead))
+            raise OptionError(refused(what, instead))
     if options.precision == "fp16":
         what = "--precision fp16 cannot be exported as a plain script: losses have to be scaled"
-        raise OptionError(_refused(what, "--precision bf16, or a GradScaler in the cell"))
+        raise OptionError(refused(what, "--precision bf16, or a GradScaler in the cell"))
     if options.batch == "per-rank":
         what = "--batch per-rank cannot be exported: the script's batches are those of one device"
-        raise OptionError(_refused(what, "multiply the batch size in the notebook"))
+        raise OptionError(refused(what, "multiply the batch size in the notebook"))
     if options.sync_batchnorm and not on_gpu:
         what = "--sync-batchnorm cannot be exported for CPU ranks: torch has it for GPUs alone"
-        raise OptionError(_refused(what, "remove it"))
+        raise OptionError(refused(what, "remove it"))
 
 
 def check_objects(objects: TrainingObjects, values: Mapping[str, Any]) -> None:
@@ -91,11 +91,11 @@ def check_objects(objects: TrainingObjects, values: Mapping[str, Any]) -> None:
     """
     if objects.loose:
         what = "An optimizer of the cell trains tensors that belong to no model"
-        raise StrategyError(_refused(what, "make them nn.Parameters of a module"))
+        raise StrategyError(refused(what, "make them nn.Parameters of a module"))
     for name in objects.loaders:
         if not loader_is_sharded(values[name]):
             what = f"`{name}` draws no batches of indices that ranks could share"
-            raise StrategyError(_refused(what, "a dataset with __getitem__ and a batch size"))
+            raise StrategyError(refused(what, "a dataset with __getitem__ and a batch size"))
 
 
 def check_models(objects: TrainingObjects, values: Mapping[str, Any]) -> None:
@@ -107,7 +107,7 @@ def check_models(objects: TrainingObjects, values: Mapping[str, Any]) -> None:
     if not objects.models and not objects.made_models:
         what = "No model was found that the cell trains and that has a name outside of functions"
         instead = "make model and optimizer in statements of their own, in the notebook or the cell"
-        raise StrategyError(_refused(what, instead))
+        raise StrategyError(refused(what, instead))
     named = [values[name] for name in objects.of_kind("module")]
     known = {id(part) for model in named for part in model.modules()}
     for name in objects.of_kind("other"):
@@ -115,10 +115,10 @@ def check_models(objects: TrainingObjects, values: Mapping[str, Any]) -> None:
             is_model = isinstance(part, nn.Module) and any(True for _ in part.parameters())
             if is_model and id(part) not in known:
                 what = f"`{name}` holds a model that has no name of its own"
-                raise StrategyError(_refused(what, "give it one: model = ..."))
+                raise StrategyError(refused(what, "give it one: model = ..."))
             if is_model and any(part is model for model in named):
                 what = f"`{name}` holds a model, and a script wraps the model under another name"
-                raise StrategyError(_refused(what, f"make `{name}` in the cell, or pass the model"))
+                raise StrategyError(refused(what, f"make `{name}` in the cell, or pass the model"))
 
 
 def _parts(value: Any) -> list[Any]:
@@ -151,13 +151,13 @@ def check_code(
                 "copy the cells into a script, which torchrun starts as it is, and divide "
                 "per_device_train_batch_size by the number of ranks"
             )
-            raise StrategyError(_refused(what, instead))
+            raise StrategyError(refused(what, instead))
         match node.func:
             case ast.Attribute(value=ast.Name(id=name), attr=attr):
                 is_partial = name in objects.models and _computes(values[name], attr)
                 if is_partial and strategy != "none" and id(node) not in evaluated:
                     what = f"The cell calls {name}.{attr}: ranks average gradients of {name}() only"
-                    raise StrategyError(_refused(what, f"call {name}.{attr} in its forward"))
+                    raise StrategyError(refused(what, f"call {name}.{attr} in its forward"))
     for loop in ast.walk(tree):
         if isinstance(loop, ast.For | ast.While) and _has_backward(loop):
             _check_reductions(loop)
@@ -168,13 +168,14 @@ def _check_reductions(loop: ast.For | ast.While) -> None:
         match node:
             case ast.keyword(arg="reduction", value=ast.Constant(value="sum")):
                 what = "The loss is a sum over samples, and ranks average gradients"
-                raise StrategyError(_refused(what, 'reduction="mean", times the batch size'))
+                raise StrategyError(refused(what, 'reduction="mean", times the batch size'))
             case ast.Call(func=ast.Attribute(attr="backward"), args=[_, *_]):
                 what = "backward() has a gradient as its argument, which ranks cannot weigh"
-                raise StrategyError(_refused(what, "a loss of one number"))
+                raise StrategyError(refused(what, "a loss of one number"))
 
 
-def _refused(what: str, instead: str) -> str:
+def refused(what: str, instead: str) -> str:
+    """Return the message of a refusal."""
     return format_message(what, instead=f"{instead}; or {WITH_NBMGPU}")
 
 

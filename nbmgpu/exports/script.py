@@ -77,11 +77,17 @@ def torchrun_command(request: ExportRequest, name: str) -> str:
     return f"torchrun {nodes if request.nodes > 1 else ''}--nproc-per-node {each} {name}"
 
 
+def in_docstring(text: str) -> str:
+    """Return a text of the notebook so that it cannot end a docstring."""
+    return text.replace("\\", "\\\\").replace('"""', "'''")
+
+
 def _header(request: ExportRequest, parts: ScriptParts) -> str:
     summary = SUMMARIES[request.options.strategy]
+    origin = in_docstring(request.origin)
     first = f"Trains on {request.world_size} processes with {summary}."
     notes = [
-        textwrap.fill(note, WIDTH, initial_indent="- ", subsequent_indent="  ")
+        textwrap.fill(in_docstring(note), WIDTH, initial_indent="- ", subsequent_indent="  ")
         for note in parts.notes
     ]
     lines = [
@@ -89,7 +95,7 @@ def _header(request: ExportRequest, parts: ScriptParts) -> str:
         "",
         f"    {torchrun_command(request, parts.name)}",
         "",
-        f"Exported from {request.origin}.",
+        f"Exported from {origin}.",
         *(
             ["", "Where the numbers may differ from those of the notebook:", "", *notes]
             if notes

@@ -58,13 +58,20 @@ class StartingStates:
             self._add_optimizer_states()
         self._seed(cell)
 
+    def _has_new_rate(self, name: str) -> bool:
+        """Return whether a group of an optimizer has another learning rate than at its start."""
+        optimizer = self._values[name]
+        rate = optimizer.defaults.get("lr")
+        rates = {group.get("lr") for group in optimizer.param_groups}
+        return len(optimizer.param_groups) == 1 and rates != {rate}
+
     def _add_optimizer_states(self) -> None:
         schedulers = [
             n for n in self._objects.of_kind("scheduler") if _has_stepped(self._values[n])
         ]
         optimizers = self._objects.of_kind("optimizer")
         for name in optimizers:
-            if not (self._values[name].state or schedulers):
+            if not (self._values[name].state or schedulers or self._has_new_rate(name)):
                 continue
             whole = stored_state(name, self._values[name])
             started = self._sharded_state(name) if self._sharded else whole

@@ -22,6 +22,9 @@ READING_METHODS = frozenset({
 })  # fmt: skip
 """Methods that, called on a line of their own, leave what a script has to construct as it is."""
 
+READING_FUNCTIONS = frozenset({"display", "help", "len", "plt.plot", "print", "repr", "type"})
+"""Functions that, called on a line of their own, leave their arguments as they are."""
+
 SEEDING = frozenset({"manual_seed", "manual_seed_all", "seed", "seed_everything", "set_seed"})
 """Functions that seed random number generators, by the last part of their name."""
 
@@ -206,6 +209,10 @@ def _changed(node: ast.stmt) -> Iterator[str]:
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=value, attr=method))):
                 if method not in READING_METHODS:
                     yield base_name(value)
+    match node:
+        case ast.Expr(value=ast.Call(func=function, args=arguments)):
+            if ast.unparse(function) not in READING_FUNCTIONS:  # such as random.shuffle(order)
+                yield from (base_name(each) for each in arguments)
 
 
 def base_name(node: ast.expr) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbmgpu.errors import OptionError, format_message
+from nbmgpu.errors import CellError, OptionError, format_message
 from nbmgpu.formatting import format_bytes
+from nbmgpu.system.ownership import require_own
 
 from .main_module import classes_in_main
 from .nbmgpu_script import nbmgpu_parts, nbmgpu_script_text
@@ -65,12 +66,28 @@ def write_script(request: ExportRequest, path: Path, with_nbmgpu: bool = False) 
         else:
             parts = parts_of(request, path)
             text, command = script_text(request, parts), torchrun_command(request, path.name)
+        check_syntax(text)
         files = files_of(parts)
         if files:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            require_own(folder)
         for name, value in files.items():
             value.write(folder / name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     written = tuple(folder / name for name in files)
     return ExportedScript(path, command, written, tuple(parts.notes))
+
+
+def check_syntax(text: str) -> None:
+    """Check that a script is valid Python.
+
+    Raises:
+        CellError: it is not, as where a statement of the notebook cannot stand in a function.
+    """
+    try:
+        compile(text, "<script>", "exec")
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        what = f"The script would not be valid Python, at `{line}`: {error.msg}"
+        raise CellError(format_message(what, instead="--with-nbmgpu")) from None

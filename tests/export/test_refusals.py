@@ -29,6 +29,40 @@ REFUSED = {
     "per-rank": ({"batch": "per-rank"}, TRAIN, "multiply the batch size"),
     "a sum": ({}, TRAIN.replace("(x), y)", '(x), y, reduction="sum")'), 'reduction="mean"'),
     "a layer alone": ({}, TRAIN.replace("model(x)", "model.head(model.body(x))"), "model.head"),
+    "a layer of a function's argument": (
+        {},
+        "def loss_of(net, x, y):\n"
+        "    return F.cross_entropy(net.head(torch.tanh(net.body(x))), y)\n"
+        + TRAIN.replace("F.cross_entropy(model(x), y)", "loss_of(model, x, y)"),
+        "calls a part of a model",
+    ),
+    "a new head": (
+        {},
+        "model.head = nn.Linear(model.head.in_features, 4)\n" + TRAIN,
+        "in an earlier cell",
+    ),
+    "a model frozen in its cell": (
+        {},
+        "net = Net()\nfor p in net.parameters():\n    p.requires_grad = False\n" + TRAIN,
+        "in an earlier cell",
+    ),
+    "a branch before the backward pass": (
+        {},
+        TRAIN.replace(
+            "    loss.backward()",
+            "    if loss.item() < 0.1:\n            break\n        loss.backward()",
+        ),
+        "put it after backward()",
+    ),
+    "two loaders at once": (
+        {},
+        "for (x, y), (u, v) in zip(loader, DataLoader(dataset, 4)):\n"
+        "    (F.cross_entropy(model(x), y) + model(u).mean()).backward()\n    opt.step()",
+        "several loaders",
+    ),
+    "a name of the script": ({}, "dist = 1\n" + TRAIN, "my_dist"),
+    "a builtin": ({}, TRAIN + "sum = sum(losses)\n", "my_sum"),
+    "one GPU": ({}, 'device = torch.device("cuda:0")\n' + TRAIN, "chooses GPUs by itself"),
     "no training": ({}, "print(len(loader))", "backward"),
     "globals": ({}, f"n = globals()\n{TRAIN}", "globals"),
     "await": ({}, f"import asyncio\nawait asyncio.sleep(0)\n{TRAIN}", "asyncio.run"),
