@@ -10,6 +10,7 @@ from torch import nn
 from .definitions import RANDOM, Definitions
 from .loss_checks import reads_before_backward
 from .request import ExportRequest
+from .statements import without_gradients
 from .training_objects import TrainingObjects
 
 NOT_AT_START = (
@@ -30,9 +31,7 @@ COMPUTED_LOSS = (
     "samples."
 )
 DRAWS = "The line `{line}` draws random numbers: on each rank, for its own part of the batch."
-SUMMED = (
-    "The line `{line}` sums: of what has a row per sample, each rank has a part, and ranks average."
-)
+SUMMED = "`{line}` sums over samples: each rank has a part of them, and ranks average."
 READ_BEFORE = (
     "The line `{line}` reads the loss before backward(): it is that of rank 0's part of the batch."
 )
@@ -63,12 +62,23 @@ def notes_of(
     for what in ("ignore_index", "weight="):
         if what in losses:
             yield COMPUTED_LOSS.format(what=what.rstrip("="))
-    for line in cell.split("\n"):
-        if ".sum()" in line and "=" in line and "no_grad" not in line:
-            yield SUMMED.format(line=line.strip())
+    for summed in _sums_of_outputs(ast.parse(cell), {*objects.models, *objects.made_models}):
+        yield SUMMED.format(line=ast.unparse(summed))
     for line in cell.split("\n"):
         if any(part in line for part in (', "w")', ", 'w')", "savefig(", ".to_csv(")):
             yield f"The {WRITES.format(line=line.strip())}."
+
+
+def _sums_of_outputs(tree: ast.Module, models: set[str]) -> Iterator[ast.Call]:
+    """Yield calls of ``sum()`` on what is computed from the output of a model, with gradients."""
+    evaluated = set(without_gradients(tree))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=summed, attr="sum"), args=[]) as call:
+                called = (n.func for n in ast.walk(summed) if isinstance(n, ast.Call))
+                names = {each.id for each in called if isinstance(each, ast.Name)}
+                if names & models and id(call) not in evaluated:
+                    yield call
 
 
 def _draws(code: str) -> Iterator[str]:
