@@ -13,7 +13,12 @@ export function nearest(
 ): number | null {
   const point = (by: number): number => {
     let index = at;
-    while (column && index >= 0 && index < column.length && typeof column[index] !== 'number') {
+    while (
+      column &&
+      index >= 0 &&
+      index < column.length &&
+      typeof column[index] !== 'number'
+    ) {
       index += by;
     }
     return index;
