@@ -25,7 +25,8 @@ def check_losses(trees: Iterable[ast.Module], values: Mapping[str, Any]) -> None
     for tree in trees:
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         for name in names:
-            if isinstance(values.get(name), nn.Module) and _reduction(values[name]) == "sum":
+            module = values.get(name)
+            if isinstance(module, nn.Module) and getattr(module, "reduction", None) == "sum":
                 raise StrategyError(refused(SUM.format(name=name), 'reduction="mean"'))
         for node in ast.walk(tree):
             match node:
@@ -35,10 +36,6 @@ def check_losses(trees: Iterable[ast.Module], values: Mapping[str, Any]) -> None
             if isinstance(read, ast.If | ast.While):
                 what = READ_IN_TEST.format(line=ast.unparse(read).split("\n")[0])
                 raise StrategyError(refused(f"The {what}", "put it after backward()"))
-
-
-def _reduction(module: nn.Module) -> object:
-    return getattr(module, "reduction", None)
 
 
 def reads_before_backward(tree: ast.AST) -> Iterator[ast.stmt]:

@@ -48,10 +48,11 @@ def notes_of(
         yield REDRAWN.format(name=name)
     if request.options.strategy == "none":
         return
+    tree = ast.parse(cell)
     codes = [i.text for i in definitions.items if i.statement]
     for code in [cell, *codes]:
         yield from _draws(code)
-    for statement in reads_before_backward(ast.parse(cell)):
+    for statement in reads_before_backward(tree):
         yield READ_BEFORE.format(line=ast.unparse(statement).split("\n")[0])
     for name in objects.models:
         if layers := _random_layers(request.values[name]):
@@ -62,7 +63,7 @@ def notes_of(
     for what in ("ignore_index", "weight="):
         if what in losses:
             yield COMPUTED_LOSS.format(what=what.rstrip("="))
-    for summed in _sums_of_outputs(ast.parse(cell), {*objects.models, *objects.made_models}):
+    for summed in _sums_of_outputs(tree, {*objects.models, *objects.made_models}):
         yield SUMMED.format(line=ast.unparse(summed))
     for line in cell.split("\n"):
         if any(part in line for part in (', "w")', ", 'w')", "savefig(", ".to_csv(")):

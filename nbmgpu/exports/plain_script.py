@@ -145,7 +145,7 @@ class PlainScript:
         trees = [cell, *map(ast.parse, codes[1:])]
         for tree in trees:
             check_calls(tree, objects, values)
-        check_changes(cell, objects, values)
+        check_changes(cell, objects)
         everything = [self._cell.code, *(item.text for item in self._definitions.items)]
         check_frozen(objects, values, "\n".join(everything))
         check_losses(trees, values)

@@ -51,7 +51,7 @@ def _first_attribute(node: ast.Attribute) -> str:
     return node.attr
 
 
-def check_changes(cell: ast.Module, objects: TrainingObjects, values: Mapping[str, Any]) -> None:
+def check_changes(cell: ast.Module, objects: TrainingObjects) -> None:
     """Check that the cell does not change models after they are wrapped.
 
     Raises:

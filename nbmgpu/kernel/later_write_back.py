@@ -50,8 +50,7 @@ class LaterWriteBack:
         options = run.record.options
         if not get_engine(options.engine, options.detached).outlives_kernel or run.to_collect:
             return False
-        is_collected = (run.folder / COLLECTED_FILE).exists()
-        return not is_collected and Path(run.record.storage.bundle).exists()
+        return run.has_uncollected_files
 
     def apply(self) -> None:
         """Write them, and remove the files.

@@ -12,7 +12,6 @@ from pathlib import Path
 from nbmgpu.errors import OptionError
 
 from .events import ACTIVE_STATES
-from .folder import COLLECTED_FILE
 from .run import Run
 
 UNCERTAIN = {*ACTIVE_STATES, "lost"}
@@ -80,10 +79,7 @@ def is_over(run: Run) -> bool:
 
 def awaits_write_back(run: Run) -> bool:
     """Return whether no notebook has the results of ``run`` yet, and one can still get them."""
-    if (run.folder / COLLECTED_FILE).exists():
-        return False
-    bundle = run.record.storage.bundle
-    return run.to_collect or (bool(bundle) and Path(bundle).exists())
+    return run.to_collect or run.has_uncollected_files
 
 
 def remove(found: Iterable[RunSize]) -> list[RunSize]:

@@ -291,6 +291,13 @@ class Run:
         kernel = self.record.kernel.pid, self.record.kernel.create_time
         return not (self.folder / COLLECTED_FILE).exists() and process_is_alive(*kernel)
 
+    @property
+    def has_uncollected_files(self) -> bool:
+        """Whether no kernel has collected the results, and the files for it are still there."""
+        bundle = self.record.storage.bundle
+        is_collected = (self.folder / COLLECTED_FILE).exists()
+        return not is_collected and bool(bundle) and Path(bundle).exists()
+
     def delete(self) -> None:
         """Remove the folder of a run that is over.
 

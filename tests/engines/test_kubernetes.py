@@ -7,14 +7,14 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 from kubernetes_cluster import CLAIM, IMAGE, NAMESPACE, KubernetesCluster
-from several_nodes import ON_TWO_NODES, WAIT, children, stopped_in_queue, wait
+from played_runs import PLAYED, matrix, nothing_left  # noqa: F401
+from several_nodes import WAIT, stopped_in_queue
 
 import nbmgpu
 from nbmgpu.engines.kubernetes import own_pod
@@ -22,24 +22,6 @@ from nbmgpu.engines.kubernetes.job_options import JobOptions
 from nbmgpu.engines.kubernetes.job_state import job_state
 from nbmgpu.engines.kubernetes.train_job import JobRequest, job_name
 from nbmgpu.errors import LaunchError, OptionError
-
-PLAYED: dict[str, Any] = ON_TWO_NODES | {"engine": "kubernetes_played"}
-
-matrix = pytest.mark.matrix("nbmgpu/engines")
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(kubernetes_cluster: KubernetesCluster) -> Iterator[None]:
-    """After each test, neither objects nor processes of runs are left."""
-    before = set(children())
-    kubernetes_cluster.reset()
-    yield
-    cluster = kubernetes_cluster
-    try:
-        wait(lambda: not (cluster.jobs or cluster.pods or set(children()) - before), 30)
-    finally:
-        for name in [*cluster.jobs]:  # of a test that has failed: the next one begins with nothing
-            cluster.delete(name)
 
 
 def refused(**options: Any) -> str:

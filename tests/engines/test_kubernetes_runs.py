@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +15,14 @@ import torch
 from idioms.comparison import assert_equal
 from idioms.tables import BY_NAME
 from kubernetes_cluster import KubernetesCluster
-from several_nodes import ON_TWO_NODES, WAIT, children, started, wait
+from played_runs import PLAYED, matrix, nothing_left  # noqa: F401
+from several_nodes import WAIT, started, wait
 
 import nbmgpu
 from nbmgpu.engines.kubernetes.node_files import VARIABLES_FILE
 from nbmgpu.engines.kubernetes.train_job import job_name
 from nbmgpu.errors import LaunchError, RankKilledError
 from nbmgpu.runs.run import Run
-
-PLAYED: dict[str, Any] = ON_TWO_NODES | {"engine": "kubernetes_played"}
-
-matrix = pytest.mark.matrix("nbmgpu/engines")
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(kubernetes_cluster: KubernetesCluster) -> Iterator[None]:
-    """After each test, neither objects nor processes of runs are left."""
-    before = set(children())
-    kubernetes_cluster.reset()
-    yield
-    cluster = kubernetes_cluster
-    try:
-        wait(lambda: not (cluster.jobs or cluster.pods or set(children()) - before), 30)
-    finally:
-        for name in [*cluster.jobs]:  # of a test that has failed: the next one begins with nothing
-            cluster.delete(name)
 
 
 def test_the_numbers_are_those_of_one_device(

@@ -1,10 +1,9 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Message } from '@lumino/messaging';
-import { Widget } from '@lumino/widgets';
 
 import { ServerRunSource, type RunsServer } from '../server';
 import { mountRunView } from '../view';
-import { mgpuIcon } from './icons';
+import { TabContent } from './maintab';
 import { connectionLostText } from './messages';
 
 /** The callbacks of a tab. */
@@ -16,7 +15,7 @@ export interface ITabActions {
 }
 
 /** A run in a tab: the same view as in the notebook, with data from the server. */
-export class RunTab extends Widget {
+export class RunTab extends TabContent {
   constructor(
     readonly runId: string,
     server: RunsServer,
@@ -24,14 +23,7 @@ export class RunTab extends Widget {
     trans: TranslationBundle
   ) {
     super();
-    this.addClass('nbmgpu-RunTab');
-    this.title.icon = mgpuIcon;
     this.title.label = runId;
-    this.node.tabIndex = -1;
-    this.notice.className = 'nbmgpu-RunTab-notice';
-    this.notice.setAttribute('role', 'status');
-    this.node.append(this.notice);
-    this.setNotice('');
     const connectionLost = connectionLostText(trans);
     this.source = new ServerRunSource(server, runId, {
       onError: actions.showError,
@@ -59,11 +51,6 @@ export class RunTab extends Widget {
     }
   }
 
-  protected override onActivateRequest(message: Message): void {
-    super.onActivateRequest(message);
-    this.node.focus();
-  }
-
   protected override onAfterShow(message: Message): void {
     super.onAfterShow(message);
     this.source.setVisible(true);
@@ -84,12 +71,6 @@ export class RunTab extends Widget {
     }
   }
 
-  private setNotice(text: string): void {
-    this.notice.textContent = text;
-    this.notice.hidden = !text;
-  }
-
-  private readonly notice = document.createElement('div');
   private readonly source: ServerRunSource;
   private readonly view: { dispose(): void };
 }

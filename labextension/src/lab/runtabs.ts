@@ -18,6 +18,7 @@ import { errorText } from '../view/errors';
 import { RunActions } from './actions';
 import { CommandIDs } from './commandids';
 import { mgpuIcon } from './icons';
+import { addTab } from './maintab';
 import { RUN_ARGS } from './runcommands';
 import { RunTab } from './runtab';
 import { IRunsModel } from './tokens';
@@ -65,14 +66,7 @@ export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
       const content = new RunTab(id, server, tabActions, trans);
       const tab = new MainAreaWidget({ content });
       tab.id = `nbmgpu-run-${id}`;
-      tab.toolbar.hide();
-      if (labShell) {
-        shell.add(tab, 'main', { type: 'mGPU' });
-      } else {
-        // The main area of Notebook 7 holds only the notebook.
-        tab.addClass('nbmgpu-mod-below');
-        shell.add(tab, 'down', { type: 'mGPU' });
-      }
+      addTab(tab, shell, labShell);
       await tracker.add(tab);
       return tab;
     };

@@ -10,6 +10,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { RunsServer } from '../../server';
 import { CommandIDs } from '../commandids';
 import { mgpuIcon } from '../icons';
+import { addTab } from '../maintab';
 import { IRunsModel } from '../tokens';
 import { CompareTab } from './tab';
 
@@ -69,14 +70,7 @@ export const comparePlugin: JupyterFrontEndPlugin<void> = {
         }
         const content = new CompareTab(ids, model, actions, trans);
         const tab = new MainAreaWidget({ content });
-        tab.toolbar.hide();
-        if (labShell) {
-          shell.add(tab, 'main', { type: 'mGPU' });
-        } else {
-          // The main area of Notebook 7 holds only the notebook.
-          tab.addClass('nbmgpu-mod-below');
-          shell.add(tab, 'down', { type: 'mGPU' });
-        }
+        addTab(tab, shell, labShell);
         await tracker.add(tab);
         shell.activateById(tab.id);
         return tab;

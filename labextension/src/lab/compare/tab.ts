@@ -1,11 +1,10 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Message } from '@lumino/messaging';
-import { Widget } from '@lumino/widgets';
 
 import type { RunComparison } from '../../generated/report';
 import { errorText } from '../../view/errors';
 import { mountRunComparison } from '../../view/runcomparison';
-import { mgpuIcon } from '../icons';
+import { TabContent } from '../maintab';
 import { isRunning } from '../runsstate';
 import type { IRunsModel } from '../tokens';
 
@@ -23,7 +22,7 @@ export interface ICompareActions {
 }
 
 /** Several runs side by side, in a tab. */
-export class CompareTab extends Widget {
+export class CompareTab extends TabContent {
   constructor(
     ids: readonly string[],
     private readonly model: IRunsModel,
@@ -32,13 +31,6 @@ export class CompareTab extends Widget {
   ) {
     super();
     this.ids = [...ids];
-    this.addClass('nbmgpu-RunTab');
-    this.title.icon = mgpuIcon;
-    this.node.tabIndex = -1;
-    this.notice.className = 'nbmgpu-RunTab-notice';
-    this.notice.setAttribute('role', 'status');
-    this.notice.hidden = true;
-    this.node.append(this.notice);
     const tableActions = {
       open: (id: string) => actions.open(id),
       remove: (id: string) => this.remove(id)
@@ -61,11 +53,6 @@ export class CompareTab extends Widget {
       this.view.dispose();
       super.dispose();
     }
-  }
-
-  protected override onActivateRequest(message: Message): void {
-    super.onActivateRequest(message);
-    this.node.focus();
   }
 
   protected override onAfterShow(message: Message): void {
@@ -118,14 +105,12 @@ export class CompareTab extends Widget {
     } catch (reason) {
       text = errorText(reason);
     }
-    this.notice.textContent = text;
-    this.notice.hidden = !text;
+    this.setNotice(text);
   }
 
   private ids: string[];
   private seen = '';
   private requests = 0;
   private timer = 0;
-  private readonly notice = document.createElement('div');
   private readonly view: ReturnType<typeof mountRunComparison>;
 }
