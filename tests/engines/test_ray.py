@@ -166,21 +166,6 @@ def test_a_lost_node_is_named(cluster: RayCluster) -> None:
 
 
 @matrix
-def test_a_cluster_of_this_machine_is_started_for_the_run_and_ends_with_it() -> None:
-    before = {process.pid for process in psutil.process_iter() if process.name() == "raylet"}
-    cell = "model.weight.data.fill_(3)"
-    names = {"__name__": "__main__", "model": torch.nn.Linear(1, 1)}
-    nbmgpu.run(cell, names, engine="ray", gpus=2, cpu=True, engine_option=["address=local"])
-    assert names["model"].weight.item() == 3
-    wait(
-        lambda: (
-            before
-            >= {process.pid for process in psutil.process_iter() if process.name() == "raylet"}
-        )
-    )
-
-
-@matrix
 def test_a_head_that_is_killed_ends_the_run_everywhere() -> None:
     run = started("ray")
     launcher = run.view.launcher

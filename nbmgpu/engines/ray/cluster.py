@@ -38,6 +38,10 @@ NO_TOKEN = (
     "The Ray cluster wants a token. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN in the notebook, to "
     "what its head node prints"
 )
+NOT_STARTED = (
+    "Ray could not start a cluster on this machine: {error} Its own logs are in "
+    "/tmp/ray/session_latest/logs. Ray gives it 30 seconds, which a busy machine can exceed"
+)
 NEVER_STARTED = "The head of the run has ended before its ranks had started. It says: {log}"
 
 
@@ -123,11 +127,18 @@ class HeadProcess:
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip() or "no reason"
         self.close()
+        raise LaunchError(self._refusal(said))
+
+    def _refusal(self, said: str) -> str:
+        """Return the message for what Ray has said instead of connecting."""
+        error = said.splitlines()[-1]
         if "InvalidAuthToken" in said:
-            raise LaunchError(format_message(NO_TOKEN, instead="ray get-auth-token"))
+            return format_message(NO_TOKEN, instead="ray get-auth-token")
+        if "timed out during startup" in said:
+            return format_message(NOT_STARTED.format(error=error), instead="the cell once more")
         address = f" at {self.address}" if self.address else ""
-        what = NOT_CONNECTED.format(address=address, error=said.splitlines()[-1])
-        raise LaunchError(format_message(what, instead="--engine-option address=host:6379"))
+        what = NOT_CONNECTED.format(address=address, error=error)
+        return format_message(what, instead="--engine-option address=host:6379")
 
     def begin(self, folder: Path) -> Head:
         """Let it run the run in ``folder``.
