@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from .errors import OptionError, format_message
 from .kernel import executor
 from .kernel.execution import Execution
 from .kernel.executor import execute, interrupts_of_attach, monitor, take_over, wait_for_results
-from .kernel.in_rank import metrics_log
+from .kernel.in_rank import metrics_log, shared_batches
 from .kernel.notebook_context import NotebookContext
 from .options.flags import RUN
 from .options.parsing import reject_unknown
@@ -24,6 +24,8 @@ from .serialization import VALUE
 from .ui.live_output import LiveOutput
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from .exports.writing import ExportedScript
 
 
@@ -204,3 +206,67 @@ def log(**values: Any) -> None:
     """
     if (metrics := metrics_log()) is not None:
         metrics.log(values)
+
+
+@dataclass(frozen=True)
+class SharedBatch:
+    """A batch that the ranks divide, to iterate over once: what ``share`` returns.
+
+    Attributes:
+        tensors: of the whole batch.
+        dim: along which the samples lie.
+    """
+
+    tensors: tuple[Tensor, ...]
+    dim: int
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield this rank's part: a tensor, or a tuple of several."""
+        ranks = shared_batches()
+        parts = iter((self.tensors,))
+        if ranks is not None:
+            parts = ranks.iterate(self.tensors, self.dim, sys._getframe(1))
+        return parts if len(self.tensors) > 1 else (part for (part,) in parts)
+
+
+def share(*tensors: Tensor, dim: int = 0) -> SharedBatch:
+    """Divide a batch that the cell makes itself among the ranks.
+
+    For cells without a DataLoader.  The body of the loop is one training step, which may take
+    several backward passes::
+
+        for i in range(0, len(X), 64):
+            for x, y in nbmgpu.share(X[i : i + 64], Y[i : i + 64]):
+                loss = loss_fn(model(x), y)
+                ...
+
+    Each rank gets its part of the batch, and gradients are those of the whole batch, as with a
+    DataLoader.  Outside of a run, in an evaluation and with ``--exact always``, the loop gets the
+    whole batch.
+
+    Args:
+        tensors: of any dtype, with the same number of samples, at least one.
+        dim: the dimension of the samples, from 0; negative ones count from the end.
+
+    Returns:
+        What a ``for`` loop iterates over, once: ``x`` for one tensor, ``(x, y)`` for two.
+
+    Raises:
+        TypeError: an argument is no tensor.
+        ValueError: the tensors have no such dimension, or different numbers of samples in it.
+        OptionError: from the loop, with ``--batch per-rank`` or ``--accumulate``.
+    """
+    for tensor in tensors:
+        if not hasattr(tensor, "movedim"):
+            what = f"nbmgpu.share got {type(tensor).__name__}, and divides tensors"
+            raise TypeError(format_message(what, instead="nbmgpu.share(x, y)"))
+        if not -tensor.ndim <= dim < tensor.ndim:
+            what = f"nbmgpu.share(dim={dim}) got a tensor of shape {tuple(tensor.shape)}"
+            raise ValueError(format_message(what, instead="the dimension of the samples"))
+    sizes = [tensor.shape[dim] for tensor in tensors]
+    if not sizes or min(sizes) != max(sizes) or not sizes[0]:
+        what = f"nbmgpu.share got tensors with {sizes} samples in dimension {dim}"
+        raise ValueError(
+            format_message(what, "All need the same number, at least 1", "nbmgpu.share(x, y)")
+        )
+    return SharedBatch(tensors, dim)

@@ -11,6 +11,11 @@ def metrics_log() -> current.MetricsLog | None:
     return current.metrics_log
 
 
+def shared_batches() -> current.BatchSharing | None:
+    """Return what divides the batches of this rank; None in a notebook."""
+    return current.shared_batches
+
+
 def refuse_inside_a_rank() -> None:
     """Raise LaunchError in a rank: runs do not nest."""
     if metrics_log() is not None:

@@ -8,6 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from torch import Tensor
+
     from nbmgpu.rank.checkpoints.trainers import TrainerCheckpoints
 
 
@@ -22,7 +27,23 @@ class MetricsLog(Protocol):
         """
 
 
+class BatchSharing(Protocol):
+    """Divides the batches of ``nbmgpu.share``."""
+
+    def iterate(
+        self, batch: tuple[Tensor, ...], dim: int, frame: FrameType | None
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Yield this rank's part of ``batch`` along ``dim``, once, for the loop in ``frame``.
+
+        Raises:
+            OptionError: the options of the run have no such batches.
+        """
+
+
 metrics_log: MetricsLog | None = None
+"""Set while this process is a rank; None in a notebook."""
+
+shared_batches: BatchSharing | None = None
 """Set while this process is a rank; None in a notebook."""
 
 trainer_checkpoints: TrainerCheckpoints | None = None

@@ -21,6 +21,7 @@ from nbmgpu.strategies.mesh import RankMesh
 
 from . import current, frameworks
 from .checkpoints.checkpointer import checkpointer_of
+from .data.shared_batches import SharedBatches
 from .device import enter_device
 from .files import writes
 from .interrupts import SynchronizedInterruptHandler
@@ -111,6 +112,7 @@ def prepare(
     interrupts = _synchronize_interrupts(session, run.folder)
     step_patch = _install_patches(session, interrupts, f"{run.id} {record.created}")
     current.metrics_log = session.metrics
+    current.shared_batches = SharedBatches(session.loaders.context, session.loaders)
     memory_usage = MemoryUsage()
     received = load_bundle(
         record.storage.bundle, shell.user_ns, device, run.id, partial(_apply_header, session)

@@ -2,6 +2,7 @@
 
 - ``loader_patch``: replaces ``DataLoader.__iter__`` and decides which loaders are sharded.
 - ``sharded_loader``: one sharded loader; ``shard_reader`` loads a rank's shard of each batch.
+- ``shared_batches``: batches that the cell makes itself, divided by ``nbmgpu.share``.
 - ``loader_steps``: begins and ends steps and passes; ``loader_context`` is what loaders need.
 - ``batch_sampling``: draws global batches with the notebook's random stream.
 - ``batch_split``: splits index lists before loading, or rows after collation.

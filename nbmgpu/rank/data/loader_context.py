@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nbmgpu.rank.reporting import notices
+
 if TYPE_CHECKING:
     from nbmgpu.rank.loss.loss_analysis import LossAnalysis
     from nbmgpu.rank.rank_info import RankInfo
     from nbmgpu.rank.reporting.recorder import Recorder
+    from nbmgpu.rank.rng.draw_detector import DrawDetector
     from nbmgpu.rank.rng.streams import RandomStreams
     from nbmgpu.rank.training.trained_objects import TrainedObjects
 
@@ -39,3 +42,17 @@ class LoaderContext:
     streams: RandomStreams
     original_iter: Callable[[Any], Iterator[Any]]
     sampler_generators: set[int] = field(default_factory=set)
+
+    def note_batch_norm(self) -> None:
+        """Give a notice if the cell normalizes over its batches."""
+        if self.rank_info.splits_batches and self.trained.has_batch_norm():
+            self.recorder.notice("batch-norm", notices.BATCH_NORM)
+
+    def note_draws(self, draws: DrawDetector, host: bool = True) -> None:
+        """Give a notice for ``draws``; without ``host``, those of Python and NumPy are ignored."""
+        if not self.rank_info.splits_batches:
+            return
+        if draws.torch_drew:
+            self.recorder.notice("random-step", notices.RANDOM_STEP)
+        elif self.streams.drew_in_fork or (host and draws.host_drew):
+            self.recorder.notice("random-host", notices.RANDOM_HOST)

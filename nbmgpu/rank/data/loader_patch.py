@@ -160,21 +160,29 @@ class LoaderPatch:
         Hands new optimizers to the strategy first, and gives notices about code whose results may
         differ from one device.
         """
-        context, recorder = self.context, self.context.recorder
-        if not context.rank_info.shards_data or not torch.is_grad_enabled():
-            return False
-        context.trained.prepare_new()
-        if not context.trained.is_training() or loop_trains(frame) is False:
+        if not self.may_train() or loop_trains(frame) is False:
             return False
         if is_cycled(loader, frame) is None:  # with whole batches, each rank equals one device
             return False
         if loader.batch_size is None and loader.batch_sampler is None:
-            recorder.notice("unsharded-batches", notices.UNBATCHED_LOADER)
+            self.context.recorder.notice("unsharded-batches", notices.UNBATCHED_LOADER)
             return False
+        self.note_sizes(frame)
+        return True
+
+    def may_train(self) -> bool:
+        """Return whether a loop that begins now may train; the strategy gets new optimizers."""
+        if not self.context.rank_info.shards_data or not torch.is_grad_enabled():
+            return False
+        self.context.trained.prepare_new()
+        return self.context.trained.is_training()
+
+    def note_sizes(self, frame: Any) -> None:
+        """Give notices about what the loop in ``frame`` computes from the size of its batches."""
+        context, recorder = self.context, self.context.recorder
         if batch_size_use.loop_counts_samples(frame):
             recorder.notice("batch-sizes", notices.BATCH_SIZES)
         sizes = context.losses.diagnostics.size_inference
         sizes.loop_divides_by_batch_size |= batch_size_use.loop_divides_by_batch_size(frame)
         if batch_size_use.loop_compares_batch_size(frame):
             recorder.notice("size-checked", notices.SIZE_CHECKED)
-        return True

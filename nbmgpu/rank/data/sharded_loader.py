@@ -98,7 +98,7 @@ class ShardedLoader:
         before, num_steps, enclosing = progress.backwards, 0, progress.begin_pass(self)
         streams, this_pass = context.streams, object()
         streams.enter_step(this_pass, seed)
-        self._check_batch_norm()
+        context.note_batch_norm()
         pass_draws: DrawDetector | None = None
         shapes = CollatedShapes(loader, per_shard=self._is_indexed and per_shard)
         try:
@@ -121,14 +121,14 @@ class ShardedLoader:
                 step_draws = DrawDetector(own) if progress.backwards < STEPS_CHECKED else None
                 yield batch
                 if step_draws is not None and progress.backwards > before:
-                    self._report_draws(step_draws)
+                    context.note_draws(step_draws)
         finally:
             self._unreported_draws = None
             trained = progress.backwards > before
             if pass_draws is not None and trained and not self._reader.has_random_samples:
                 # A custom sampler, or a stream, may have drawn as on one device.
                 host = self._is_indexed and uses_torch_sampler(loader)
-                self._report_draws(pass_draws, host)
+                context.note_draws(pass_draws, host)
             if shapes.has_variable_shapes:
                 context.recorder.notice("padded", notices.PADDED)
             streams.leave_step(this_pass)
@@ -137,23 +137,10 @@ class ShardedLoader:
                 progress.note_untrained_pass(before)
             steps.queue_end(self, enclosing, before if num_steps else None)
 
-    def _check_batch_norm(self) -> None:
-        if self._context.rank_info.splits_batches and self._context.trained.has_batch_norm():
-            self._context.recorder.notice("batch-norm", notices.BATCH_NORM)
-
     def report_remaining_draws(self) -> None:
         """Report draws since the first batch of a pass that has not been iterated to its end."""
         if self._unreported_draws is not None:
-            self._report_draws(self._unreported_draws, host=False)
-
-    def _report_draws(self, draws: DrawDetector, host: bool = True) -> None:
-        """Give a notice for ``draws``; without ``host``, those of Python and NumPy are ignored."""
-        if not self._context.rank_info.splits_batches:
-            return
-        if draws.torch_drew:
-            self._context.recorder.notice("random-step", notices.RANDOM_STEP)
-        elif self._context.streams.drew_in_fork or (host and draws.host_drew):
-            self._context.recorder.notice("random-host", notices.RANDOM_HOST)
+            self._context.note_draws(self._unreported_draws, host=False)
 
     def _min_samples_of_remainder(self, samples: int, batch_size: int | None) -> int:
         """Return the minimum shard size of a batch; 1 if the loop reads several loaders."""

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.rank.batch_dependence import SPLIT_BY_COUNT
+from nbmgpu.rank.source_analysis.made_batches import made_batches
 from nbmgpu.rank.source_analysis.notebook_code import NotebookCode
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Measurements, StepDigest
@@ -87,7 +88,8 @@ class FinalReport:
         progress, recorder = self._progress, self._recorder
         trains = self._rank_info.shards_data and progress.backwards > 0
         if trains and progress.sharded_passes == 0:
-            recorder.notice("not-sharded", notices.NOT_SHARDED)
+            names = ", ".join(made_batches(cell, namespace) or ["x", "y"])
+            recorder.notice("not-sharded", notices.NOT_SHARDED.format(names=names))
         if progress.had_untrained_pass:
             recorder.notice("not-trained", notices.NOT_TRAINED)
         if self._rank_info.rank:

@@ -204,7 +204,7 @@ PREFETCHED_BATCHES = (
     "a batch size that is a multiple of the world size, with drop_last=True, to get equal shards."
 )
 NOT_TRAINED = (
-    "A loader was split among the ranks, but no step has trained on it, so values computed in that "
+    "A batch was split among the ranks, but no step has trained on it, so values computed in that "
     "loop cover rank 0's shards only. Put an evaluation under torch.no_grad() or model.eval()."
 )
 RANDOM_STEP = (
@@ -253,9 +253,10 @@ SIZE_CHECKED = (
     "drop_last=True to the loader."
 )
 NOT_SHARDED = (
-    "No training loader was split among the ranks, so every rank did the whole work: the result is "
-    "that of one device, without a speed-up. To share it, iterate over a torch DataLoader, and "
-    "train with an optimizer of torch.optim, or use --exact always, which divides module calls."
+    "No training batch was split among the ranks, so every rank did the whole work: the result is "
+    "that of one device, without a speed-up. To share it, train with an optimizer of torch.optim, "
+    "and put the step into a loop `for {names} in nbmgpu.share({names}):`, or iterate over a torch "
+    "DataLoader; or use --exact always, which divides module calls."
 )
 UNBATCHED_LOADER = (
     "A DataLoader with batch_size=None returns samples instead of batches and cannot be split, so "

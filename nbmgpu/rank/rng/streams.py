@@ -64,6 +64,7 @@ class RandomStreams:
         self._passes: set[int] = set()
         self._in_notebook_stream = False
         self._inactive_states: Any = None
+        self._last_states: Any = None  # of the own stream, at the end of the last pass
         self.host: HostStream | None = None
 
     @property
@@ -99,19 +100,23 @@ class RandomStreams:
         with self.notebook_stream():
             random_state.restore(broadcast_from_rank_0(random_state.capture()))
 
-    def enter_step(self, loader_pass: object, seed: int) -> None:
+    def enter_step(self, loader_pass: object, seed: int, resume: bool = False) -> None:
         """Activate the rank's own stream of torch for a pass over a loader.
 
         Args:
             loader_pass: the pass.
             seed: the seed of the rank's own streams, before ``dp_rank`` is added.
+            resume: go on where the last pass ended, and use ``seed`` for the first one only.
         """
         if not self._has_own:
             return
         self.host = self.host or HostStream(self._own_seed(seed))  # seeded once per run
         if not self._passes:
             self._inactive_states = random_state.torch_states()
-            torch.manual_seed(self._own_seed(seed))
+            if resume and self._last_states is not None:
+                random_state.restore_torch(self._last_states)
+            else:
+                torch.manual_seed(self._own_seed(seed))
         self._passes.add(id(loader_pass))
 
     @contextmanager
@@ -173,5 +178,6 @@ class RandomStreams:
     def leave_all_steps(self) -> None:
         """Return to the notebook's stream, even if passes are unfinished."""
         if self.in_step:
+            self._last_states = random_state.torch_states()
             random_state.restore_torch(self._inactive_states)
         self._passes.clear()

@@ -9,5 +9,6 @@
 - ``divisions``: multiplications and divisions by a batch size.
 - ``gradient_reads``: reads of gradients of tensors that are not parameters.
 - ``size_expressions``: expressions whose value is a batch size.
+- ``made_batches``: batches that a cell makes without a loader.
 - ``notebook_code``: the names and numbers that the notebook's code uses.
 """

@@ -11,7 +11,7 @@ TABLES: dict[str, list[Idiom]] = {
     name: importlib.import_module(f"{__name__}.{name}").IDIOMS
     for name in (
         "loaders", "samplers", "iteration", "read_ahead", "evaluation", "losses", "reductions",
-        "divisors", "optimizers", "models", "model_calls", "transformers",
+        "divisors", "optimizers", "models", "model_calls", "transformers", "shared",
     )
 }  # fmt: skip
 
