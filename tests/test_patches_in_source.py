@@ -24,6 +24,7 @@ DOCUMENTED = {
 
 SETTINGS = {
     "sys.stdout", "sys.stderr", "sys.unraisablehook", "torch.backends.cudnn",
+    "sys.last_type", "sys.last_value", "sys.last_traceback",
 }  # fmt: skip
 """Attributes of modules that are documented as settings."""
 

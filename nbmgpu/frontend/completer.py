@@ -23,6 +23,7 @@ from nbmgpu.options.engine_profiles import known_engines
 from nbmgpu.options.flag_table import Flag, FlagTable
 from nbmgpu.options.flags import COMMANDS, INFO_OPTIONS, RUN
 from nbmgpu.runs.engine_plugins import engine_names
+from nbmgpu.runs.post_mortem import saved_ranks
 from nbmgpu.runs.run import list_runs
 
 from .engine_command import PROFILE
@@ -81,6 +82,8 @@ def _command_completions(before: list[str], namespace: Mapping[str, Any]) -> Ite
     if before[0] == "export":
         runs = islice(list_runs(), MAX_RUNS)
         return [*OWN_OPTIONS, *(run.id for run in runs)] if len(before) < 3 else OWN_OPTIONS
+    if before[0] == "debug":
+        return _debug_completions(before[1:])
     if before == ["info"]:
         return INFO_OPTIONS
     if before[0] == "clean":
@@ -91,6 +94,14 @@ def _command_completions(before: list[str], namespace: Mapping[str, Any]) -> Ite
         runs = islice(list_runs(), MAX_RUNS)
         return [run.id for run in runs if before != ["stop"] or not run.over]
     return ()
+
+
+def _debug_completions(before: list[str]) -> Iterable[str]:
+    """Return the completions after ``%mgpu debug``: runs with saved variables, and the option."""
+    if "--rank" in before:
+        return ()
+    with_variables = (run.id for run in islice(list_runs(), MAX_RUNS) if saved_ranks(run))
+    return ["--rank", *(() if before else with_variables)]
 
 
 def _profile_completions(before: list[str]) -> Iterable[str]:

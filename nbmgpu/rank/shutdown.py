@@ -14,13 +14,14 @@ from nbmgpu.environment.headers import ResultHeader
 from nbmgpu.errors import StrategyError
 from nbmgpu.patches import explain_missing
 from nbmgpu.runs.events import Status
-from nbmgpu.runs.folder import COLLECTING_FILE, write_atomically
+from nbmgpu.runs.folder import COLLECTING_FILE, post_mortem_path, write_atomically
 from nbmgpu.serialization import is_complete, save_result, write_copies
 
 from .device import device_error
 from .files import open_files
 from .reporting import failures
 from .reporting.final_report import FinalReport, emit_measurements
+from .reporting.frame_capture import save_frames
 from .small_results import is_small
 from .store import broadcast
 
@@ -70,6 +71,8 @@ def finish(rank: PreparedRank, outcome: Outcome) -> int:
     session.streams.leave_all_steps()
     open_files.flush()
     rank.files.remove()
+    if outcome.error is not None and not stopped:
+        _save_frames(rank, outcome.error)
     _save_result(rank, outcome, session.tracker.run_update())
     for end_runs in session.tracker.at_exit:
         end_runs(int(outcome.error is not None))
@@ -155,6 +158,14 @@ def _save_result(rank: PreparedRank, outcome: Outcome, tracked: TrackerRunUpdate
         outcome.kept,
         lambda nbytes: _others_are_done(record, 0 if failed else nbytes / NEW_MEMORY),
     )
+
+
+def _save_frames(rank: PreparedRank, error: BaseException) -> None:
+    """Save what the frames of ``error`` hold; a failure of that must not hide the error."""
+    path = post_mortem_path(rank.run.folder, rank.session.rank_info.rank)
+    with suppress(Exception):
+        save_frames(path, error, rank.shell.is_own, rank.run.record.world_size)
+    error.__traceback__ = None  # the frames hold tensors
 
 
 def _others_are_done(record: RunRecord, timeout: float) -> bool:

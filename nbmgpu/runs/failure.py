@@ -24,6 +24,7 @@ from nbmgpu.errors import (
 from nbmgpu.system.ownership import require_own
 
 from .events import Failure, Hang
+from .folder import post_mortem_path
 from .hang_text import hang_report
 from .run import Run
 from .view import NODE_LOST
@@ -200,11 +201,14 @@ def explain_signal(number: int) -> tuple[str, str]:
 
 
 def _raised(run: Run, failure: Failure) -> BaseException:
-    error = _unpickled(run, failure) or RankError(f"{failure.type}: {failure.message}")
+    error = unpickled_error(run, failure) or RankError(f"{failure.type}: {failure.message}")
     where = f"{run.rank_name(failure.rank)} raised {failure.type}"
     if 0 < failure.line <= len(cell := run.cell.splitlines()):
         where += f", line {failure.line} of the cell: {cell[failure.line - 1].strip()}"
-    lines = [where, *failure.traceback, *filter(None, [left_behind(run, failure)])]
+    lines = [where, *failure.traceback]
+    if post_mortem_path(run.folder, failure.rank).exists():
+        lines.append(f"What its variables were: %mgpu debug {run.id}")
+    lines += filter(None, [left_behind(run, failure)])
     if 0 not in run.results:
         lines.append(_sentence(_what_is_back(run)))
     error.__cause__ = RankTraceback("\n".join(lines))
@@ -221,7 +225,8 @@ def left_behind(run: Run, failure: Failure) -> str:
     return step_mismatch_message(f"Rank {through[0]}", f"rank {failure.rank}", where)
 
 
-def _unpickled(run: Run, failure: Failure) -> BaseException | None:
+def unpickled_error(run: Run, failure: Failure) -> BaseException | None:
+    """Return the exception that a rank has raised; None if it cannot be unpickled here."""
     if not failure.pickled:
         return None
     try:

@@ -11,6 +11,7 @@ Everything about one run of one cell is in ``<runs root>/<run id>/``::
                           logs/torchrun.log beside them
     bundle, result-K      data sent through the disk because memory is short; removed at the end
     hang/                 what ranks report when they make no progress (see nbmgpu.runs.stacks)
+    post-mortem/rank-K    frames and variables of an exception of rank K, for %mgpu debug
     shadows/rank-K/       files that the cell writes on ranks other than 0; removed at the end
     sockets               link to the folder of the ranks' sockets; removed at the end
     start, cells.json     with --keep-start: what the cell starts from, and the cells before it
@@ -48,6 +49,7 @@ COLLECTING_FILE = "collecting"
 COLLECTED_FILE = "collected"
 START_FILE = "start"
 CELLS_FILE = "cells.json"
+POST_MORTEM = "post-mortem"
 SHADOWS = "shadows"
 SOCKETS = "sockets"
 
@@ -84,8 +86,16 @@ def make_run_folder(folder: Path) -> None:
     require_own(folder)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` so that a reader sees all of it or nothing."""
+def post_mortem_path(folder: Path, rank: int) -> Path:
+    """Return the file with the frames of an exception of ``rank``."""
+    return folder / POST_MORTEM / f"rank-{rank}"
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write ``content`` so that a reader sees all of it or nothing."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text)
+    if isinstance(content, bytes):
+        beside.write_bytes(content)
+    else:
+        beside.write_text(content)
     beside.replace(path)

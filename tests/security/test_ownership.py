@@ -28,7 +28,8 @@ from nbmgpu.runs.checkpoint import (
 from nbmgpu.runs.checkpoint_description import CheckpointDescription, LoopPosition
 from nbmgpu.runs.events import Failure
 from nbmgpu.runs.failure import exception_of
-from nbmgpu.runs.folder import CELLS_FILE, START_FILE
+from nbmgpu.runs.folder import CELLS_FILE, START_FILE, post_mortem_path
+from nbmgpu.runs.post_mortem import Frame, PostMortem, load_post_mortem
 from nbmgpu.runs.undo_log import UndoLog, undo
 from nbmgpu.serialization import container
 from nbmgpu.system.ownership import require_own, require_own_folder
@@ -220,6 +221,22 @@ def test_an_exception_in_ones_own_events_is_unpickled(stage, proof):
     assert proof.exists()
 
 
+@pytest.mark.parametrize("given_away", [False, True])
+def test_the_frames_of_an_exception_are_read_from_ones_own_files_only(stage, proof, given_away):
+    run = failed_run(stage, proof)
+    path = post_mortem_path(run.folder, 0)
+    path.parent.mkdir()
+    frame = Frame("<cell>", "<module>", "__main__", 1, {"x": pickle.dumps(Payload(proof))})
+    path.write_bytes(pickle.dumps(PostMortem((frame,), {})))
+    if given_away:
+        give_away(path)
+        with pytest.raises(OwnershipError):
+            load_post_mortem(run)
+    else:
+        load_post_mortem(run)[1].frames[0].values()
+    assert proof.exists() != given_away
+
+
 def test_the_start_of_another_users_run_is_not_opened(stage, tmp_path):
     staged = stage()
     staged.start()
@@ -261,6 +278,7 @@ UNPICKLED = {
     "runs/checkpoint_state.py": "bytes of a checkpoint, which has been checked",
     "runs/trainer_checkpoint.py": "files of a checkpoint, which has been checked",
     "rank/checkpoints/trainers.py": "bytes of a checkpoint, which is checked",
+    "runs/post_mortem.py": "frames of an exception, of which the file is checked",
     "runs/failure.py": "an event, of which the file is checked",
     "rank/checkpoints/resume.py": "bytes of a checkpoint, which is checked",
     "rank/store/broadcast.py": "from another rank, through the store",

@@ -75,11 +75,10 @@ def _message(error: BaseException) -> str:
 
 def _pickle(error: BaseException) -> str:
     """Return the pickled exception in base64, or an empty string if it cannot be pickled."""
-    bare = error.with_traceback(None)
     own = {name: value for name, value in vars(error).items() if _can_be_pickled(value)}
-    for form in (bare, _Rebuilt(type(error), error.args, own)):
+    for form in (error, _Rebuilt(type(error), error.args, own)):
         if _can_be_pickled(form):
-            data = cloudpickle.dumps(form)
+            data = cloudpickle.dumps(form)  # without its traceback
             return base64.b64encode(data).decode() if len(data) < 1 << 20 else ""
     return ""
 

@@ -37,8 +37,13 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     """Return the frame that called torch or nbmgpu, None if it belongs to a library."""
     caller = frame_outside(frame, ("torch", "nbmgpu"))
     file = caller.f_code.co_filename if caller is not None else ""
-    in_library = file.startswith((STDLIB_DIRECTORY, "<frozen")) or INSTALLED_PATH.search(file)
-    return None if in_library else caller
+    return None if is_of_library(file) else caller
+
+
+def is_of_library(file: str) -> bool:
+    """Return whether a source file belongs to Python or to an installed package."""
+    is_python = file.startswith((STDLIB_DIRECTORY, "<frozen"))
+    return INSTALLED_PATH.search(file) is not None or is_python
 
 
 def current_cell_line(frame: FrameType | None) -> int:
