@@ -205,10 +205,10 @@ def _raised(run: Run, failure: Failure) -> BaseException:
     where = f"{run.rank_name(failure.rank)} raised {failure.type}"
     if 0 < failure.line <= len(cell := run.cell.splitlines()):
         where += f", line {failure.line} of the cell: {cell[failure.line - 1].strip()}"
-    lines = [where, *failure.traceback]
+    lines = [where]
     if post_mortem_path(run.folder, failure.rank).exists():
         lines.append(f"What its variables were: %mgpu debug {run.id}")
-    lines += filter(None, [left_behind(run, failure)])
+    lines += [*failure.traceback, *filter(None, [left_behind(run, failure)])]
     if 0 not in run.results:
         lines.append(_sentence(_what_is_back(run)))
     error.__cause__ = RankTraceback("\n".join(lines))
