@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import zipfile
@@ -75,6 +76,32 @@ def assert_targets_can_be_rebuilt(clone: Path) -> None:
         "install.json", "package.json", "schemas", "static"
     }  # fmt: skip
     assert "nbmgpu" in run(clone, str(clone / ".venv/bin/jupyter"), "labextension", "list")
+
+
+def test_a_release_installs_where_there_is_no_node(clone: Path, tmp_path: Path) -> None:
+    python = str(REPOSITORY / ".venv" / "bin" / "python")
+    run(clone, python, "-m", "build", "--sdist", "--outdir", str(tmp_path / "dist"))
+    (sdist,) = (tmp_path / "dist").iterdir()
+    wheel = (python, "-m", "pip", "wheel", "-qq", "--no-deps", "-w", str(tmp_path / "dist"))
+    run(tmp_path, *wheel, str(sdist), PATH=str(tmp_path))  # no programs
+    run(tmp_path, python, "-m", "twine", "check", "--strict", *map(str, sdist.parent.iterdir()))
+
+    run(tmp_path, python, "-m", "venv", "clean")
+    bin_ = tmp_path / "clean" / "bin"
+    pip = (str(bin_ / "pip"), "install", "-qq", "--constraint", str(clone / "constraints.txt"))
+    run(tmp_path, *pip, "torch")
+    (built,) = sdist.parent.glob("*.whl")
+    run(tmp_path, *pip, f"{built}[demo]")
+    version = run(tmp_path, str(bin_ / "nbmgpu"), "--version").split()[-1]
+    assert built.name.startswith(f"nbmgpu-{version}-")
+    jupyter = str(bin_ / "jupyter")
+    listed = run(tmp_path, jupyter, "labextension", "list")
+    assert f"nbmgpu v{version.replace('.dev', '-dev.')}" in listed
+    extensions = run(tmp_path, jupyter, "server", "extension", "list")
+    assert re.search(r"nbmgpu.server.app \S*OK", extensions)
+    shutil.copy(clone / "notebooks" / "quickstart.ipynb", tmp_path)
+    runs = str(tmp_path / "runs")
+    run(tmp_path, jupyter, "execute", "quickstart.ipynb", NBMGPU_RUNS=runs)
 
 
 def assert_wheel_and_sdist_build_twice(clone: Path) -> None:

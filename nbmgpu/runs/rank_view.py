@@ -20,6 +20,7 @@ from .events import (
     Stderr,
     StepDigest,
 )
+from .usage import UsageHistory
 
 RECENT = 20
 """Points of the moving average of a rank's own metric."""
@@ -97,6 +98,7 @@ class RankView:
     measured: Measurements | None = None
     step_digest: StepDigest | None = None
     step_times: list[StepTime] = field(default_factory=list)
+    usage: UsageHistory = field(default_factory=UsageHistory)
     recent: dict[str, RecentMean] = field(default_factory=dict)
     stderr: ByteRanges = field(default_factory=ByteRanges)
     marks: LogTimes = field(default_factory=LogTimes)
@@ -119,6 +121,7 @@ class RankView:
                 self.step_digest = event
             case Heartbeat():
                 self.heartbeat = event
+                self.usage.add(event)
                 self.step = max(self.step, event.step)
                 self.marks.add(event.logged, event.time)
                 if event.step_time:

@@ -181,6 +181,14 @@ def test_logs_and_shards_by_mouse_and_keyboard(lab, page, shoot):
     head = table.get_by_role("cell", name="50 %").first
     assert head.evaluate(filled).startswith("50%")
     shoot("shards")
+    # So are the charts of what ranks use.
+    memory = panel(page).get_by_role("img", name="memory: rank 0 256 MiB, rank 1 256 MiB")
+    expect(memory).to_have_count(0)
+    panel(page).get_by_text("System", exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(memory).to_be_visible()
+    expect(panel(page).get_by_role("img", name="CPU, of one core: rank 0 50 %")).to_be_visible()
+    shoot("system")
     force_stop(page)
 
 

@@ -350,6 +350,20 @@ export interface RunLine {
 /** Whether the run was asked to stop, and how. */
 export type Stopping = '' | 'asked' | 'forced';
 
+export type Unit = 'percent' | 'bytes' | 'bytes/s';
+
+export type Quantity = 'cpu' | 'memory' | 'gpu' | 'gpu_memory' | 'sent';
+
+/** One quantity over the seconds since the run began. */
+export interface SystemChart {
+  /** what is drawn. */
+  quantity: Quantity;
+  /** of its values. */
+  unit: Unit;
+  /** of each rank, or of all ranks taken together. */
+  lines: CurveLine[];
+}
+
 /**
  * The severity that a front end colors: waiting, working, succeeded, failed, ended
  * neutrally.
@@ -384,6 +398,7 @@ export interface Parts {
   progress: Bar[];
   curves: Curves;
   throughput: Throughput;
+  system: SystemChart[];
   ranks: RankRow[];
   nodes: NodeRow[];
   shards: ShardTable;

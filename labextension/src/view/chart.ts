@@ -27,10 +27,9 @@ import uPlot from 'uplot';
 import type { CurveLine } from '../generated/report';
 import { NO_CHART, type Detail, type IChart, type IScaling } from './chartspec';
 import { downloadImage } from './chartimage';
-import { formatStep, nearest } from './charttext';
+import { formatIn, formatStep, nearest } from './charttext';
 import { button, make, setAttribute, setText, type IItemView } from './dom';
 import { drawEpochs } from './epochlines';
-import { formatNumber, formatSeconds } from './format';
 import { drawable, unpack, type IPoints } from './points';
 import { interpolated, smoothed } from './smoothing';
 import type { ITranslate } from './source';
@@ -102,7 +101,9 @@ export class Chart implements IItemView<IChart> {
     const last = spec.colors
       ? spec.lines.map(line => `${line.name} ${line.last}`).join(', ')
       : spec.last;
-    const label = this.trans.__('%1: %2 after %3 steps', spec.title, last, steps);
+    const label = spec.axis
+      ? this.trans.__('%1: %2', spec.title, last)
+      : this.trans.__('%1: %2 after %3 steps', spec.title, last, steps);
     setAttribute(this.plot, 'aria-label', label);
   }
 
@@ -314,7 +315,7 @@ export class Chart implements IItemView<IChart> {
     if (value === null || value === undefined) {
       return '';
     }
-    return this.spec.seconds ? formatSeconds(value) : formatNumber(value);
+    return formatIn(this.spec.unit, value);
   }
 
   /** Show the last value, or the values at the cursor. */

@@ -117,7 +117,7 @@ function specs(
     last: lines[0].last,
     finite: lines.every(line => line.finite),
     lines: [...lines],
-    seconds: false,
+    unit: 'number',
     highlighted: -1,
     colors: lines.length > 1 ? lines.map((_, index) => runColor(index)) : undefined,
     epochs
@@ -146,7 +146,7 @@ function stepTime(throughput: Parts['throughput'], trans: ITranslate): IChart {
     ),
     finite: true,
     lines,
-    seconds: true,
+    unit: 'seconds',
     highlighted
   };
 }

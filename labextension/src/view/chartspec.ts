@@ -1,4 +1,4 @@
-import type { CurveLine, CurveRequest } from '../generated/report';
+import type { CurveLine, CurveRequest, Unit } from '../generated/report';
 import type { IPoints } from './points';
 
 /** The content of a chart. */
@@ -8,8 +8,8 @@ export interface IChart {
   last: string;
   finite: boolean;
   lines: CurveLine[];
-  /** Whether the values are seconds. */
-  seconds: boolean;
+  /** The unit of the values. */
+  unit: 'number' | 'seconds' | Unit;
   /** The index of the highlighted line, or -1. */
   highlighted: number;
   /** A color for each line, if the lines are of the same kind: the legend then has their values. */
@@ -37,7 +37,7 @@ export const NO_CHART: IChart = {
   last: '',
   finite: true,
   lines: [],
-  seconds: false,
+  unit: 'number',
   highlighted: -1
 };
 

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { nearest } from './charttext';
+import { formatIn, nearest } from './charttext';
 
 test('the value nearest to a position is that of the nearest point of the line', () => {
   const positions = [0, 1, 2, 10, 11];
@@ -15,4 +15,14 @@ test('a line has no value before its first point and after its last one', () => 
   expect(nearest([null, 5, 6, null], [0, 1, 2, 3], 3)).toBeNull();
   expect(nearest([null, null], [0, 1], 1)).toBeNull();
   expect(nearest(undefined, [0], 0)).toBeNull();
+});
+
+test.each([
+  ['number', 1234.5, '1,235'],
+  ['seconds', 0.25, '250 ms'],
+  ['percent', 97.4, '97 %'],
+  ['bytes', 3 << 20, '3.0 MiB'],
+  ['bytes/s', 1536, '1.5 KiB/s']
+] as const)('in %s, %d is %s', (unit, value, text) => {
+  expect(formatIn(unit, value)).toBe(text);
 });

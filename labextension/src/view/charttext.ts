@@ -1,4 +1,6 @@
 import type uPlot from 'uplot';
+import type { IChart } from './chartspec';
+import { formatBytes, formatNumber, formatSeconds } from './format';
 
 type Column = uPlot.AlignedData[number];
 
@@ -39,4 +41,20 @@ export function formatStep(step: number): string {
     return '';
   }
   return step < 1e4 ? String(step) : step < 1e6 ? `${step / 1e3}k` : `${step / 1e6}M`;
+}
+
+/** Format a value of a chart in its unit. */
+export function formatIn(unit: IChart['unit'], value: number): string {
+  switch (unit) {
+    case 'number':
+      return formatNumber(value);
+    case 'seconds':
+      return formatSeconds(value);
+    case 'percent':
+      return `${Math.round(value)} %`;
+    case 'bytes':
+      return formatBytes(value);
+    case 'bytes/s':
+      return `${formatBytes(value)}/s`;
+  }
 }

@@ -9,6 +9,7 @@ import { progress } from './progress';
 import { ranks } from './ranks';
 import type { ISection } from './section';
 import { shards } from './shards';
+import { system } from './system';
 
 /** All sections of the view, from top to bottom. */
 export const SECTIONS: ISection[] = [
@@ -17,6 +18,7 @@ export const SECTIONS: ISection[] = [
   failure,
   progress,
   charts,
+  system,
   ranks,
   nodes,
   shards,

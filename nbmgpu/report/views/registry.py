@@ -21,6 +21,7 @@ from .progress import ProgressView
 from .ranks import RanksView
 from .shards import ShardsView
 from .status import StatusView
+from .system import SystemView
 
 BUILT_IN: dict[str, type[PanelView]] = {
     "about": AboutView,
@@ -30,6 +31,7 @@ BUILT_IN: dict[str, type[PanelView]] = {
     "progress": ProgressView,
     "curves": CurvesView,
     "throughput": ThroughputView,
+    "system": SystemView,
     "ranks": RanksView,
     "nodes": NodesView,
     "shards": ShardsView,

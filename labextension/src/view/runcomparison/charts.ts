@@ -98,7 +98,7 @@ export class ComparisonCharts {
           ...line,
           name: runs[metric.runs[index]].title
         })),
-        seconds: false,
+        unit: 'number',
         highlighted: -1,
         colors: metric.runs.map(runColor),
         axis: axisOf(axis, runs, metric.runs)

@@ -1,0 +1,88 @@
+import type { Quantity, SystemChart } from '../generated/report';
+import { Chart } from './chart';
+import type { IAxis, IChart, IScaling } from './chartspec';
+import { KeyedList, make, uniqueId } from './dom';
+import { formatDuration } from './format';
+import { runColor } from './runcomparison/colors';
+import type { ISection, ISectionContext, ISectionView } from './section';
+import type { ITranslate } from './source';
+import { onThemeChange } from './theme';
+
+/** Where the choice is stored whether the charts are unfolded. */
+const IS_OPEN = 'system unfolded';
+
+/** The time since the run began. */
+const TIME: IAxis = { key: 'time', place: points => points, format: formatDuration };
+
+/** Charts of processor, memory, GPU and network of each rank over time, folded at first. */
+export const system: ISection = { shows: ['system'], create };
+
+function create({ trans, read, memory }: ISectionContext): ISectionView {
+  const grid = make('div', 'charts');
+  const node = make(
+    'details',
+    'unfold',
+    {},
+    make('summary', '', {}, trans.__('System')),
+    grid
+  );
+  node.open = memory.get(IS_OPEN) === true;
+  const scaling: IScaling = {
+    key: uniqueId(),
+    smoothing: 0,
+    log: false,
+    zoom: null,
+    zoomTo: zoom => {
+      scaling.zoom = zoom;
+      charts.values().forEach(chart => (chart as Chart).draw());
+    }
+  };
+  const charts = new KeyedList<IChart>(
+    grid,
+    chart => chart.key,
+    () => new Chart(scaling, trans)
+  );
+  const update = () => {
+    const payload = read('system');
+    node.hidden = !payload.length;
+    if (node.open) {
+      charts.update(payload.map(chart => spec(chart, trans)));
+    }
+  };
+  node.addEventListener('toggle', () => {
+    memory.set(IS_OPEN, node.open);
+    update();
+  });
+  const endTheme = onThemeChange(() => {
+    charts.values().forEach(chart => (chart as Chart).updateTheme());
+  });
+  const dispose = () => {
+    endTheme();
+    charts.dispose();
+  };
+  return { node, update, dispose };
+}
+
+function spec({ quantity, unit, lines }: SystemChart, trans: ITranslate): IChart {
+  return {
+    key: quantity,
+    title: titleOf(quantity, trans),
+    last: lines[0].last,
+    finite: true,
+    lines,
+    unit,
+    highlighted: -1,
+    colors: lines.map((_, index) => runColor(index)),
+    axis: TIME
+  };
+}
+
+function titleOf(quantity: Quantity, trans: ITranslate): string {
+  return {
+    cpu: trans.__('CPU, of one core'),
+    memory: trans.__('memory'),
+    gpu: trans.__('GPU'),
+    gpu_memory: trans.__('GPU memory'),
+    sent: trans.__('sent to other ranks')
+  }[quantity];
+}
