@@ -98,7 +98,7 @@ def test_a_release_installs_where_there_is_no_node(clone: Path, tmp_path: Path) 
     listed = run(tmp_path, jupyter, "labextension", "list")
     assert f"nbmgpu v{version.replace('.dev', '-dev.')}" in listed
     extensions = run(tmp_path, jupyter, "server", "extension", "list")
-    assert re.search(r"nbmgpu.server.app \S*OK", extensions)
+    assert re.search(rf"nbmgpu {version} \S*OK", extensions)
     shutil.copy(clone / "notebooks" / "quickstart.ipynb", tmp_path)
     runs = str(tmp_path / "runs")
     run(tmp_path, jupyter, "execute", "quickstart.ipynb", NBMGPU_RUNS=runs)
