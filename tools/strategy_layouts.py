@@ -216,7 +216,7 @@ WORDS = {
         "states; the second has copies of parameters and gradients for a moment. Each has "
         "half of the samples."
     ),
-    "none": "Two ranks with empty grids: what they hold is up to the cell.",
+    "none": "Two ranks. What they hold is what the cell creates.",
 }
 """Each picture in words, for those who do not see it."""
 

@@ -65,6 +65,11 @@ def _box(left: float, top: float, title: str, rank: Rank) -> Iterator[str]:
         f'height="{BOX_HEIGHT}" rx="4"/>'
     )
     yield _text(left + 9, top + 19, title, weight="bold")
+    if not rank.samples:
+        yield _text(
+            left + BOX_WIDTH / 2, top + BOX_HEIGHT / 2 + 8, "what the cell creates", "middle"
+        )
+        return
     x = left + BOX_WIDTH - 9 - SIZE * STEP
     yield _text(x - 6, top + 19, "samples", "end")
     samples = frozenset((0, sample) for sample in rank.samples)
