@@ -10,7 +10,9 @@ from documented_cells import run_page, with_output
 from kernels import Notebook, notebook_in
 from markdown_blocks import REPOSITORY, Block
 
-PAGES = sorted((REPOSITORY / "docs" / "coming-from").glob("[a-z]*.md"))
+FOLDER = REPOSITORY / "docs" / "coming-from"
+LIGHTNING = FOLDER / "lightning.md"
+PAGES = sorted({*FOLDER.glob("[a-z]*.md")} - {LIGHTNING})
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +22,9 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
         yield notebook
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_cells_for_users_of_other_tools_run(page: Path, kernel: Notebook) -> None:
+def run_ours(page: Path, kernel: Notebook) -> None:
+    """Run all cells of a page but those of the other tool."""
+
     def ours() -> Iterator[tuple[Block, str]]:
         for block, said in with_output(page):
             if block.label in ("", "nbmgpu", "Before both cells"):
@@ -31,3 +34,13 @@ def test_cells_for_users_of_other_tools_run(page: Path, kernel: Notebook) -> Non
     kernel.run("import nbmgpu")
     assert kernel.value("nbmgpu.last_run.state") == "finished"
     assert kernel.value("nbmgpu.last_run.record.world_size") == 2
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_cells_for_users_of_other_tools_run(page: Path, kernel: Notebook) -> None:
+    run_ours(page, kernel)
+
+
+@pytest.mark.matrix("docs/coming-from", "nbmgpu/rank/frameworks")
+def test_cells_for_users_of_lightning_run(kernel: Notebook) -> None:
+    run_ours(LIGHTNING, kernel)  # its import takes ten seconds
