@@ -38,17 +38,18 @@ def _squares(
 ) -> Iterator[str]:  # fmt: skip
     """Draw a grid: what is held, what is there for a moment, and the rest as outlines."""
     number, of = share
+    height = CELL / of
+    paths: dict[str, str] = {}
     for row in range(rows):
         for column in range(SIZE):
             left, top = x + column * STEP, y + row * STEP
-            yield f'<rect class="none" x="{left:g}" y="{top:g}" width="{CELL}" height="{CELL}"/>'
+            paths["none"] = paths.get("none", "") + f"M{left:g} {top:g}h{CELL}v{CELL}h-{CELL}z"
             if (row, column) in held | brief:
-                names = f"{kind}{extra if (row, column) in held else ' brief'}"
-                height = CELL / of
-                yield (
-                    f'<rect class="{names}" x="{left:g}" y="{top + number * height:g}" '
-                    f'width="{CELL}" height="{height:g}"/>'
-                )
+                name = f"{kind}{extra if (row, column) in held else ' brief'}"
+                inner = f"M{left:g} {top + number * height:g}h{CELL}v{height:g}h-{CELL}z"
+                paths[name] = paths.get(name, "") + inner
+    for name, path in paths.items():
+        yield f'<path class="{name}" d="{path}"/>'
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", weight: str = "normal") -> str:
