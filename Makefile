@@ -17,6 +17,7 @@ BENCH := .venv-bench
 DEMO := $(VENV)/.demo
 FRONT := $(VENV)/.front
 TEST := $(VENV)/.test
+DOCS := $(VENV)/.docs
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 TOGETHER := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Other files are not collected again: that takes half a minute, and one core of two is idle then.
@@ -27,10 +28,10 @@ WATCHED := build/labextensions
 JLPM := cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab env front watch test test-all matrix check format bench chromium slurm clean
+.PHONY: help demo lab env front watch docs docs-serve test test-all matrix check format bench chromium slurm clean
 
 help:  ## show this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 demo: $(DEMO)  ## run the quickstart notebook and print its result
 	@$(BIN)/python tools/demo.py $(QUICKSTART) build/quickstart.ipynb
@@ -48,6 +49,13 @@ watch: $(FRONT)  ## rebuild the front end on every change; `make lab` and a relo
 	@mkdir -p $(WATCHED)
 	@ln -sfn $(CURDIR)/nbmgpu/labextension $(WATCHED)/nbmgpu
 	@trap 'rm -f $(WATCHED)/nbmgpu' EXIT; $(JLPM) watch
+
+docs: $(DOCS)  ## build the documentation site into build/site; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "Open build/site/index.html"
+
+docs-serve: $(DOCS)  ## show the site at http://127.0.0.1:8000, and rebuild it on every change
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
 test: $(TEST) $(FRONT) chromium slurm  ## run the tests, without the matrix (15 minutes on two cores)
 	$(JLPM) test
@@ -122,6 +130,10 @@ $(DEMO): constraints.txt pyproject.toml | $(BIN)/python
 
 $(TEST): $(DEMO)
 	SKIP_JUPYTER_BUILDER=1 $(PIP) install -qq --constraint constraints.txt --editable ".[test]"
+	@touch $@
+
+$(DOCS): $(DEMO)
+	SKIP_JUPYTER_BUILDER=1 $(PIP) install -qq --constraint constraints.txt --editable ".[docs]"
 	@touch $@
 
 # The build is copied into the environment, as pip does it: a link there would let pip write into,

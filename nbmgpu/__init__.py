@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from .advisor import advise
-    from .api import LaunchResult, attach, export, launch, log, run, share
+    from .api import LaunchResult, attach, compare_runs, export, launch, log, run, share
     from .comparison import Comparison, compare, scale
     from .runs.run import Run, find_run, list_runs
     from .ui.picker import picker

@@ -10,7 +10,7 @@ import nbmgpu
 from nbmgpu.options.flags import COMMANDS, FLAGS
 
 ROOT = Path(nbmgpu.__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
+PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")})
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
@@ -36,3 +36,11 @@ def test_links_are_valid(page: Path) -> None:
         assert target.exists(), path
         if anchor and target.suffix == ".md":
             assert anchor in set(anchors(target)), f"{path}#{anchor}"
+
+
+def test_pages_that_messages_and_docstrings_name_exist() -> None:
+    sources = [*ROOT.glob("nbmgpu/**/*.py"), *ROOT.glob("labextension/src/**/*.ts*")]
+    named = {name for path in sources for name in re.findall(r"docs/[\w/-]+\.md", path.read_text())}
+    assert named
+    for name in named:
+        assert (ROOT / name).exists(), name

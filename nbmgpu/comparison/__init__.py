@@ -69,7 +69,8 @@ def scale(source: str, namespace: dict[str, Any] | None = None, **options: Any) 
     """Run some steps of ``source`` on several numbers of ranks, and compare them.
 
     Args:
-        source, namespace: see ``compare``.
+        source: see ``compare``.
+        namespace: see ``compare``.
         options: those of ``nbmgpu.run``; ``gpus=(1, 2, 4)`` are numbers of ranks.
 
     Returns:
