@@ -209,5 +209,5 @@ class TestRanks:
         view.add(heartbeat(2.0, 0, 1, logged=20))
         view.add(heartbeat(3.0, 0, 1, logged=35))
         seen = view.ranks[0]
-        assert [n for n in (9, 10, 19, 20) if n in seen.stderr] == [10, 19]
-        assert (seen.marks.offsets, seen.marks.times) == ([20, 35], [1.0, 3.0])
+        assert [n for n in (9, 10, 19, 20) if n in seen.log.stderr] == [10, 19]
+        assert (seen.log.offsets, seen.log.times) == ([20, 35], [1.0, 3.0])

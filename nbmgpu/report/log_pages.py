@@ -124,7 +124,7 @@ class LogReader:
         lines: list[LogLine | None] = [None] * len(ranks)
         for rank in np.unique(ranks).tolist():
             own = np.flatnonzero(ranks == rank)
-            file, stderr = self._files[rank], self._run.view.ranks[rank].stderr
+            file, stderr = self._files[rank], self._run.view.ranks[rank].log.stderr
             texts = file.read(numbers[own])
             for place, number, text in zip(own, numbers[own].tolist(), texts, strict=True):
                 is_error = file.start(number) in stderr

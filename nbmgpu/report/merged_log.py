@@ -57,7 +57,7 @@ class MergedLog:
         """Return the time up to which all lines are known."""
         if self._view.ended:
             return float("inf")
-        last = [rank.marks.times[-1] if rank.marks.times else 0.0
+        last = [rank.log.times[-1] if rank.log.times else 0.0
                 for rank in self._view.ranks if rank.exited is None]  # fmt: skip
         beats = [rank.heartbeat.time if rank.heartbeat else 0.0 for rank in self._view.ranks]
         known = [max(pair) for pair in zip(last, beats, strict=False)] or [0.0]
@@ -66,7 +66,7 @@ class MergedLog:
 
 def _times(seen: RankView, ends: np.ndarray) -> np.ndarray:
     """Return when lines that end at ``ends`` were written, infinity for the newest."""
-    offsets = np.array(seen.marks.offsets, np.int64)
+    offsets = np.array(seen.log.offsets, np.int64)
     unknown = seen.last_time if seen.exited else np.inf
-    times = np.append(np.array(seen.marks.times, np.float64), unknown)
+    times = np.append(np.array(seen.log.times, np.float64), unknown)
     return np.maximum.accumulate(times)[np.searchsorted(offsets, ends)]

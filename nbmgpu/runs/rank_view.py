@@ -42,11 +42,12 @@ class RecentMean:
 
 
 @dataclass
-class LogTimes:
-    """When a log was written: at ``times[i]`` it had ``offsets[i]`` bytes."""
+class LogHistory:
+    """How a log was written: at ``times[i]`` it had ``offsets[i]`` bytes; ``stderr`` are some."""
 
     offsets: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
+    stderr: ByteRanges = field(default_factory=ByteRanges)
 
     def add(self, offset: int, time: float) -> None:
         """Record that the log had ``offset`` bytes at ``time``."""
@@ -100,8 +101,7 @@ class RankView:
     step_times: list[StepTime] = field(default_factory=list)
     usage: UsageHistory = field(default_factory=UsageHistory)
     recent: dict[str, RecentMean] = field(default_factory=dict)
-    stderr: ByteRanges = field(default_factory=ByteRanges)
-    marks: LogTimes = field(default_factory=LogTimes)
+    log: LogHistory = field(default_factory=LogHistory)
 
     def add(self, event: Event) -> None:
         """Apply an event of this rank."""
@@ -123,14 +123,14 @@ class RankView:
                 self.heartbeat = event
                 self.usage.add(event)
                 self.step = max(self.step, event.step)
-                self.marks.add(event.logged, event.time)
+                self.log.add(event.logged, event.time)
                 if event.step_time:
                     self.step_times.append(StepTime.of(event))
             case Stderr():
-                self.stderr.add(event.start, event.end)
-                self.marks.add(event.end, event.time)
+                self.log.stderr.add(event.start, event.end)
+                self.log.add(event.end, event.time)
             case Display():
-                self.marks.add(event.offset, event.time)
+                self.log.add(event.offset, event.time)
 
     def _add_points(self, points: Metrics) -> None:
         self.step = max(self.step, max(points.steps, default=0))

@@ -134,7 +134,7 @@ class LogPrinter:
         self._path = run.log_path(0)
         self._position = 0
         self._shown = 0
-        self._stderr = run.view.ranks[0].stderr
+        self._stderr = run.view.ranks[0].log.stderr
 
     def size(self) -> int:
         """Return the size of the log in bytes."""
