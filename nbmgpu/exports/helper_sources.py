@@ -60,6 +60,31 @@ class ShardedLoader:
         return getattr(self.loader, name)
 '''
 
+SHARED_BATCH = '''
+class SharedBatch:
+    """A batch of which each rank has its part, to iterate over once.
+
+    `weight` is that of the part in the mean over ranks: 1 where all parts have the same size.
+    """
+
+    weight = 1.0
+
+    def __init__(self, *tensors, dim=0):
+        self.tensors = tensors
+        self.dim = dim
+
+    def __iter__(self):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        parts, size = self.tensors, self.tensors[0].shape[self.dim]
+        first, last = size * rank // world_size, size * (rank + 1) // world_size
+        if torch.is_grad_enabled():  # in an evaluation, every rank sees all samples
+            SharedBatch.weight = (last - first) * world_size / size
+            length = max(last - first, 1)  # a rank without samples has one with weight 0
+            parts = [each.narrow(self.dim, first, length) for each in self.tensors]
+        yield parts if len(parts) > 1 else parts[0]
+        SharedBatch.weight = 1.0
+'''
+
 MEAN_OVER_RANKS = '''
 def mean_over_ranks(loss):
     """Return the mean over the whole batch of a mean over this rank's part of it."""
@@ -115,7 +140,11 @@ class Replicated(DistributedDataParallel):
 
 HELPERS = {
     "ShardedLoader": SHARDED_LOADER,
+    "SharedBatch": SHARED_BATCH,
     "mean_over_ranks": MEAN_OVER_RANKS,
+    "mean_over_shared": MEAN_OVER_RANKS.replace("mean_over_ranks", "mean_over_shared").replace(
+        "ShardedLoader", "SharedBatch"
+    ),
     "print_once": PRINT_ONCE,
     "save_once": SAVE_ONCE,
     "full_state_dict": FULL_STATE_DICT,

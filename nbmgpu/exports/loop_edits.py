@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from .source_edits import SourceEdits
 from .statements import base_name, last_name, without_gradients
 
-WEIGHTED = "ShardedLoader.weight"
+SHARE = "nbmgpu.share"
+
+MEANS = {"ShardedLoader": "mean_over_ranks", "SharedBatch": "mean_over_shared"}
+"""The helper that averages a loss, by what ranks have a part of."""
 
 RENAMED_CALLS = {
     "print": "print_once",
@@ -31,14 +34,15 @@ class LoopEdits:
 
     Attributes:
         edits: of the source.
-        weighs: whether there is a loader of which ranks have parts.
+        weighs: the class of which ranks have parts, ``ShardedLoader`` or ``SharedBatch``; empty if
+            every rank has whole batches.
         used: the helpers that it now uses.
         notes: what differs from one device, as sentences without a full stop.
         backward_passes: how many calls of ``backward`` were found.
     """
 
     edits: SourceEdits
-    weighs: bool
+    weighs: str
     used: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     backward_passes: int = 0
@@ -84,28 +88,32 @@ class LoopEdits:
         self.backward_passes += 1
         if not self.weighs:
             return
-        self.used.add("ShardedLoader")
-        inner = loss
+        self.used.add(self.weighs)
+        weight, inner = f"{self.weighs}.weight", loss
         if isinstance(loss, ast.Call) and last_name(loss.func) == "scale" and loss.args:
             inner = loss.args[0]  # of a gradient scaler
         if inner is not loss:
-            self.edits.surround(inner, "", f" * {WEIGHTED}")
+            self.edits.surround(inner, "", f" * {weight}")
         elif isinstance(loss, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
-            self.edits.surround(loss, "(", f" * {WEIGHTED})")
+            self.edits.surround(loss, "(", f" * {weight})")
         elif isinstance(loss, ast.BinOp) and isinstance(loss.op, ast.Mult | ast.Div):
-            self.edits.surround(loss, "", f" * {WEIGHTED}")
+            self.edits.surround(loss, "", f" * {weight}")
         else:
-            self.edits.surround(loss, "(", f") * {WEIGHTED}")
+            self.edits.surround(loss, "(", f") * {weight}")
         name = _loss_name(inner)
         call = statement.value
         assert isinstance(call, ast.Call)
         keeps_graph = any(keyword.arg == "retain_graph" for keyword in call.keywords)
         if name and not keeps_graph and _is_read_after(name, statement, scope):
-            self.edits.add_after(statement, f"{name} = mean_over_ranks({name})")
-            self.used.add("mean_over_ranks")
+            mean = MEANS[self.weighs]
+            self.edits.add_after(statement, f"{name} = {mean}({name})")
+            self.used.add(mean)
 
     def _edit_call(self, call: ast.Call) -> None:
         dotted = ast.unparse(call.func)
+        if dotted == SHARE and self.weighs == "SharedBatch":
+            self.edits.replace(call.func, self.weighs)
+            self.used.add(self.weighs)
         if helper := RENAMED_CALLS.get(dotted):
             self.edits.replace(call.func, helper)
             self.used.add(helper)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from .definitions import RANDOM, Definitions
+from .loop_edits import SHARE
 from .loss_checks import reads_before_backward
 from .request import ExportRequest
 from .statements import without_gradients
@@ -57,7 +58,7 @@ def notes_of(
     for name in objects.models:
         if layers := _random_layers(request.values[name]):
             yield RANDOM_LAYERS.format(name=name, layers=" and ".join(layers))
-    if not objects.loaders and "DataLoader(" not in cell:
+    if not objects.loaders and "DataLoader(" not in cell and f"{SHARE}(" not in cell:
         yield NO_LOADER
     losses = " ".join(map(_calls_of_losses, [cell, *codes]))
     for what in ("ignore_index", "weight="):

@@ -11,14 +11,14 @@ from nbmgpu.errors import StrategyError, format_message
 
 from .cell_code import imported_values, read_cell_code
 from .definitions import Definitions, DefinitionSearch, Item, seeding_items
-from .loop_edits import COUNTS, LoopEdits, evaluated_loaders, partial_numbers
+from .loop_edits import COUNTS, SHARE, LoopEdits, evaluated_loaders, partial_numbers
 from .loss_checks import check_losses
 from .notes import notes_of
 from .placement import place
 from .refusals import WITH_NBMGPU, check_code, check_models, check_objects, check_options
 from .request import ExportRequest
 from .script import ScriptParts, cell_comment
-from .script_names import check_devices, check_names, check_order, check_zip
+from .script_names import check_devices, check_names, check_order, check_shares, check_zip
 from .source_edits import SourceEdits
 from .starting_states import END, StartingStates
 from .statements import read_statements
@@ -150,6 +150,7 @@ class PlainScript:
         check_frozen(objects, values, "\n".join(everything))
         check_losses(trees, values)
         check_zip(cell, objects.loaders)
+        check_shares(trees, self._parts_of == "ShardedLoader")
         check_devices(everything)
         check_order(self._definitions, self._statements)
         bound = {name for item in self._definitions.items for name in item.binds}
@@ -157,7 +158,7 @@ class PlainScript:
 
     def _edited(self, code: str) -> LoopEdits:
         """Return the edits of one piece of code; a cell that distributes itself is left alone."""
-        edits = LoopEdits(SourceEdits(code), self._has_loaders)
+        edits = LoopEdits(SourceEdits(code), self._parts_of)
         options = self._request.options
         check_code(edits.edits.tree, self._objects, self._values, options.strategy)
         if options.strategy != "none":
@@ -171,8 +172,11 @@ class PlainScript:
         return edits
 
     @property
-    def _has_loaders(self) -> bool:
-        return bool(self._objects.loaders) or "DataLoader(" in self._cell.code
+    def _parts_of(self) -> str:
+        """The class of the script of which ranks have parts; empty if there is none."""
+        if self._objects.loaders or "DataLoader(" in self._cell.code:
+            return "ShardedLoader"
+        return "SharedBatch" if f"{SHARE}(" in self._cell.code else ""
 
     def _use_zero_optimizers(self, of_cell: SourceEdits) -> int:
         """Use ZeroRedundancyOptimizer in cell and definitions; return how many there are."""

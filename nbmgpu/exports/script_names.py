@@ -10,12 +10,14 @@ from collections.abc import Iterable, Sequence
 from nbmgpu.errors import CellError, StrategyError, format_message
 
 from .definitions import Definitions
+from .loop_edits import SHARE
 from .refusals import refused
-from .statements import Statement
+from .statements import Statement, without_gradients
 
 OWN_NAMES = frozenset({
     "DATA", "RankBatches", "Replicated", "ShardedLoader", "dist", "full_state_dict",
-    "load_full_state_dict", "main", "mean_over_ranks", "print_once", "save_once",
+    "load_full_state_dict", "main", "mean_over_ranks", "mean_over_shared", "print_once",
+    "save_once", "SharedBatch",
 })  # fmt: skip
 """What a script itself defines."""
 
@@ -88,6 +90,35 @@ def check_zip(cell: ast.Module, loaders: Iterable[str]) -> None:
                 if len({*read} & names) + read.count("DataLoader") > 1:
                     what = "A loop takes batches of several loaders at once"
                     raise StrategyError(refused(what, "a dataset that has both parts"))
+
+
+def check_shares(trees: Sequence[ast.Module], has_loaders: bool) -> None:
+    """Check that ranks can have parts of the batches of ``nbmgpu.share`` in the script.
+
+    Args:
+        trees: the cell and the notebook's definitions.
+        has_loaders: whether ranks have parts of a loader's batches as well.
+
+    Raises:
+        StrategyError: a loop over such a batch does not train on it, or there are loaders.
+    """
+    functions = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    training = {n.name for n in functions if ".backward(" in ast.unparse(n)}
+    for tree in trees:
+        evaluated = set(without_gradients(tree))
+        for loop in (node for node in ast.walk(tree) if isinstance(node, ast.For)):
+            if f"{SHARE}(" not in ast.unparse(loop.iter) or id(loop) in evaluated:
+                continue
+            if has_loaders:
+                what = "The cell trains on a DataLoader and on batches of nbmgpu.share"
+                raise StrategyError(refused(what, "two cells"))
+            nodes = [node for part in loop.body for node in ast.walk(part)]
+            names = {node.id for node in nodes if isinstance(node, ast.Name)}
+            if not any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in nodes) and (
+                not names & training
+            ):
+                what = "A loop over nbmgpu.share has no backward() in it"
+                raise StrategyError(refused(what, "loss.backward() in the loop"))
 
 
 def _line(statement: Statement) -> str:

@@ -99,6 +99,23 @@ TABLE = [
     exported("a scheduler", TRAIN.replace("opt.step()", "opt.step()\n        sched.step()"),
         more="sched = torch.optim.lr_scheduler.StepLR(opt, 3, 0.5)",
         expected=("sched = torch.optim.lr_scheduler.StepLR(opt, 3, 0.5)",)),
+    exported("batches that the cell makes", """
+        losses = []
+        for epoch in range(2):
+            order = torch.arange(44).flip(0)
+            for i in range(0, 44, 7):
+                index = order[i : i + 7]
+                for x, y in nbmgpu.share(X[index], Y[index]):
+                    opt.zero_grad()
+                    loss = F.cross_entropy(model(x), y)
+                    loss.backward()
+                    opt.step()
+                losses.append(loss.item())
+            with torch.no_grad():
+                for x in nbmgpu.share(X):
+                    losses.append(model(x).mean().item())
+        """, loader="", more="import nbmgpu",
+        expected=("for x, y in SharedBatch(X[index], Y[index]):", "losses.append(loss.item())")),
     exported("clipping", TRAIN.replace(
         "opt.step()", "nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n        opt.step()")),
     exported("accumulation", """

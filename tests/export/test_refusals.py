@@ -24,6 +24,19 @@ REFUSED = {
     "deepspeed": ({"strategy": "deepspeed_stage_2"}, TRAIN, "its engine takes over"),
     "whole batches": ({"exact": "always"}, TRAIN, "--exact never"),
     "accumulate": ({"accumulate": 2}, TRAIN, "--accumulate cannot"),
+    "a loader and a shared batch": (
+        {},
+        "import nbmgpu\n"
+        + TRAIN
+        + "    for x in nbmgpu.share(X):\n        model(x).mean().backward()\n",
+        "two cells",
+    ),
+    "a share without backward": (
+        {},
+        "import nbmgpu\nloss = 0\nfor x in nbmgpu.share(X):\n    loss = loss + model(x).mean()\n"
+        "loss.backward()\n",
+        "loss.backward() in the loop",
+    ),
     "clip": ({"clip": 1.0}, TRAIN, "clip_grad_norm_"),
     "fp16": ({"precision": "fp16"}, TRAIN, "GradScaler"),
     "per-rank": ({"batch": "per-rank"}, TRAIN, "multiply the batch size"),
