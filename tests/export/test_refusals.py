@@ -34,7 +34,7 @@ REFUSED = {
     "a share without backward": (
         {},
         "import nbmgpu\nloss = 0\nfor x in nbmgpu.share(X):\n    loss = loss + model(x).mean()\n"
-        "loss.backward()\n",
+        "loss.backward()\nopt.step()\n",
         "loss.backward() in the loop",
     ),
     "clip": ({"clip": 1.0}, TRAIN, "clip_grad_norm_"),
