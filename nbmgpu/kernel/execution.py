@@ -16,7 +16,7 @@ from nbmgpu.cell.loop_targets import loop_targets
 from nbmgpu.cell.source import LEADING_BLANK_LINES
 from nbmgpu.devices.requirements import missing_requirement
 from nbmgpu.engines.registry import get_engine
-from nbmgpu.environment import logging_state, random_state, torch_settings, tracker_run
+from nbmgpu.environment import logging_state, random_state, torch_settings
 from nbmgpu.environment.headers import BundleHeader
 from nbmgpu.errors import LaunchError, OptionError, format_message
 from nbmgpu.options.model_parallelism import with_plan
@@ -32,6 +32,7 @@ from nbmgpu.strategies import profile_of
 from nbmgpu.strategies.mesh_sizes import format_mesh, mesh_sizes
 from nbmgpu.strategies.profiles import COMPILER_MODULES
 from nbmgpu.system.processes import creation_time
+from nbmgpu.trackers import registry as trackers
 
 from . import notices
 from .batch_size import batch_line
@@ -63,7 +64,7 @@ class Execution:
         namespace: the notebook's names.
         options: the options of the run.
         context: the IPython shell that the cell is run from.
-        tracks: whether the cell logs to the notebook's wandb run.
+        tracks: whether the cell logs to experiment trackers.
         cell, placement, bundle, batch_line: set by ``prepare``.
         value: of the cell's last line; set by ``finish``.
         taken_over: whether another call (``attach``) writes the results back.
@@ -82,6 +83,7 @@ class Execution:
     taken_over: bool = field(init=False, default=False)
     _engine: Engine = field(init=False)
     _launched: LaunchedRun | None = field(init=False, default=None)
+    _repeated: float | None = field(init=False, default=None)  # when a failed run began
     _continuation: dict[str, str] = field(init=False, default_factory=dict)  # notices by topic
 
     def __post_init__(self) -> None:
@@ -111,7 +113,7 @@ class Execution:
             random=random_state.capture(),
             settings=torch_settings.capture(),
             verbosity=logging_state.capture(),
-            tracked=tracker_run.capture(self.tracks),
+            tracked=trackers.capture(self.tracks),
             sources=self.context.sources(),
             execution_count=self.context.cell_number,
         )
@@ -207,6 +209,7 @@ class Execution:
                 fresh=options.fresh,
                 engine=options.engine,
                 may_restart=options.may_restart,
+                repeated=self._repeated,
                 values=dataclasses.asdict(options),
             ),
             kernel=KernelRecord(
@@ -302,6 +305,7 @@ class Execution:
             LaunchError: see ``start``.
         """
         failed = self.run
+        self._repeated = self._repeated or failed.record.created
         self._launched_run.release(reusable=False)  # rank 0 may have written into the bundle
         write_digest(failed)
         self._continuation["restarted"] = reason_to_restart(self.options, failed)

@@ -56,6 +56,7 @@ class CheckpointDescription:
         training: which training of the cell that was, from 1.
         loss_scale: the scale of losses under ``--precision fp16``; empty without.
         sizes: of all other files, in bytes, by their path in the folder.
+        time: when its states were read, in seconds since the epoch; 0 in older checkpoints.
         checksums: CRC-32 of the files that are pickles; tensors have theirs beside them.
     """
 
@@ -73,6 +74,7 @@ class CheckpointDescription:
     loss_scale: dict[str, float] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     checksums: dict[str, int] = field(default_factory=dict)
+    time: float = 0.0
 
     def to_json(self) -> str:
         """Return the text of the file."""
