@@ -36,7 +36,7 @@ from nbmgpu.trackers import registry as trackers
 
 from . import notices
 from .batch_size import batch_line
-from .launched_run import LaunchedRun
+from .launched_run import LaunchedRun, began
 from .notebook_context import NotebookContext
 from .resumed_options import (
     earlier_curves,
@@ -83,7 +83,6 @@ class Execution:
     taken_over: bool = field(init=False, default=False)
     _engine: Engine = field(init=False)
     _launched: LaunchedRun | None = field(init=False, default=None)
-    _repeated: float | None = field(init=False, default=None)  # when a failed run began
     _continuation: dict[str, str] = field(init=False, default_factory=dict)  # notices by topic
 
     def __post_init__(self) -> None:
@@ -209,7 +208,7 @@ class Execution:
                 fresh=options.fresh,
                 engine=options.engine,
                 may_restart=options.may_restart,
-                repeated=self._repeated,
+                repeated=began(self._launched),
                 values=dataclasses.asdict(options),
             ),
             kernel=KernelRecord(
@@ -220,10 +219,7 @@ class Execution:
                 notebook=self.context.notebook,
                 host=socket.gethostname(),
             ),
-            storage=StoragePaths(
-                bundle=storage.bundle.path,
-                results=[result.path for result in storage.results],
-            ),
+            storage=StoragePaths(storage.bundle.path, [each.path for each in storage.results]),
         )
 
     @property
@@ -305,7 +301,6 @@ class Execution:
             LaunchError: see ``start``.
         """
         failed = self.run
-        self._repeated = self._repeated or failed.record.created
         self._launched_run.release(reusable=False)  # rank 0 may have written into the bundle
         write_digest(failed)
         self._continuation["restarted"] = reason_to_restart(self.options, failed)

@@ -49,8 +49,7 @@ class CheckpointDescription:
         samples: number of samples so far.
         world_size: number of ranks.
         levels: the cell, and the loops that were running, outermost first.
-        num_states: number of tensors of state dicts; those of variables follow.
-        num_tensors: number of all tensors.
+        num_tensors: number of tensors: those of ``states``, which come first, and of ``all``.
         left_out: variables that cannot be pickled.
         trainer: the library whose Trainer has written it, with files of its own.
         training: which training of the cell that was, from 1.
@@ -66,8 +65,7 @@ class CheckpointDescription:
     samples: int
     world_size: int
     levels: list[LoopPosition] = field(default_factory=list)
-    num_states: int = 0
-    num_tensors: int = 0
+    num_tensors: dict[str, int] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     trainer: TrainerLibrary = ""
     training: int = 0

@@ -28,6 +28,11 @@ RECORDED = (
 )
 """Methods of a run whose calls are recorded."""
 
+WITHOUT_AUTOMATIC_LOGS: dict[str, Any] = {
+    "system_tracking_interval": None, "capture_terminal_logs": False,
+}  # fmt: skip
+"""Arguments of a run that the notebook opens for the cell."""
+
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 """The name of a method, and arguments."""
 
@@ -91,7 +96,9 @@ def _run_of(run_hash: str, repository: str) -> Any:
     if _rank is not None:
         return _recorded.setdefault(run_hash, RecordedRun(run_hash, repository))
     aim: Any = importlib.import_module("aim")
-    return aim.Run(run_hash=run_hash, repo=repository)  # of a rank that has ended
+    return aim.Run(  # of a rank that has ended
+        run_hash=run_hash, repo=repository, **WITHOUT_AUTOMATIC_LOGS
+    )
 
 
 class Aim(Tracker):

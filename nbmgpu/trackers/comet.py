@@ -98,6 +98,10 @@ class Comet(Tracker):
     pickled = (PickledType("comet_ml", "CometExperiment", reduce_experiment, True),)
     stateless = ("comet_ml.",)
 
+    def __init__(self) -> None:
+        """Begin without an experiment."""
+        self._beginning = 0  # number of experiments that are being made
+
     def begin(self, rank: RankLogging) -> None:
         """Go on with experiments as this rank has to."""
         global _rank
@@ -134,8 +138,12 @@ class Comet(Tracker):
             def begin(experiment: Any, *args: Any, **kwargs: Any) -> None:
                 if rank.silent:
                     kwargs["disabled"] = True
-                with rank.own_files():
-                    init(experiment, *args, **kwargs)
+                self._beginning += 1
+                try:
+                    with rank.own_files():
+                        init(experiment, *args, **kwargs)
+                finally:
+                    self._beginning -= 1
                 opened.append(experiment)
 
             return begin
@@ -165,6 +173,8 @@ class Comet(Tracker):
         @functools.wraps(get)
         def joining() -> Any:
             running, state = get(), rank.begun(self.library)
-            return experiment_of(state) if running is None and state is not None else running
+            if running is not None or state is None or self._beginning:
+                return running  # Comet asks for the running one while it begins one
+            return experiment_of(state)
 
         return joining

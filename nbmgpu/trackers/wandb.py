@@ -5,10 +5,11 @@ from __future__ import annotations
 import copyreg
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from .base import PickledType, RankLogging, Tracker
+from .wandb_in_rank import WandbPatch
+from .wandb_run import TrackerRun, TrackerRunUpdate, current, describe_run, name_of, started_in_rank
 
 FINISHED_RUN_ATTRIBUTES = (
     "_settings",
@@ -19,70 +20,6 @@ FINISHED_RUN_ATTRIBUTES = (
     "_init_pid",
 )
 """Attributes from which a run reports its name and id."""
-
-started_in_rank: list[Any] = []
-"""In a rank, the runs that its cell has started; they end with the cell."""
-
-
-@dataclass(frozen=True)
-class TrackerRun:
-    """A wandb run, as far as another process can join or imitate it.
-
-    Attributes:
-        id, name, project, entity: as in wandb; entity and project may be None.
-        config: its values.
-        folder: where its files are, None for wandb's own choice.
-        resumed: whether it resumes a run of an earlier process.
-        disabled: whether nothing is logged, and no process can join it.
-    """
-
-    id: str | None = None
-    name: str | None = None
-    project: str | None = None
-    entity: str | None = None
-    config: dict[str, Any] = field(default_factory=dict)
-    folder: str | None = None
-    resumed: bool = False
-    disabled: bool = False
-
-
-@dataclass(frozen=True)
-class TrackerRunUpdate:
-    """How a cell has left the notebook's run: its config, and its exit code if it ended there."""
-
-    id: str
-    config: dict[str, Any]
-    exit_code: int | None = None
-
-
-def describe_run(run: Any) -> TrackerRun:
-    """Return the description of a wandb run."""
-    return TrackerRun(
-        id=run.id,
-        name=run.name,
-        project=run.project,
-        entity=run.entity,
-        config=dict(run.config),
-        folder=run.dir,
-        resumed=bool(run.resumed),
-        disabled=run.settings.mode == "disabled",
-    )
-
-
-def name_of(obj: Any) -> str:
-    """Return ``"run"``, ``"config"`` or ``"summary"`` if ``obj`` is that of the notebook's run.
-
-    Each process has its own, and they are sent by that name; other objects have an empty name.
-    """
-    if any(_current("run") is run for run in started_in_rank):
-        return ""
-    return next((name for name in ("run", "config", "summary") if _current(name) is obj), "")
-
-
-def _current(name: str) -> Any:
-    """Return the attribute ``name`` of wandb, without importing it or triggering its lookups."""
-    module = sys.modules.get("wandb")
-    return vars(module).get(name) if module else None
 
 
 def reduce_run(run: Any) -> Any:
@@ -156,12 +93,12 @@ class Wandb(Tracker):
 
     def capture(self, library: Any) -> TrackerRun | None:
         """Return the notebook's run; None if it has started none."""
-        run = _current("run")
+        run = current("run")
         return None if run is None else describe_run(run)
 
     def write_back(self, library: Any, left: TrackerRunUpdate) -> None:
         """Update the notebook's run to how the cell has left it, if it is still the same run."""
-        run = _current("run")
+        run = current("run")
         if run is None or run.id != left.id:
             return
         config = run.config
@@ -173,7 +110,5 @@ class Wandb(Tracker):
 
     def install(self, module: Any, rank: RankLogging) -> None:
         """Let ranks log as one process, unless the cell distributes by itself."""
-        from .wandb_in_rank import WandbPatch  # imports torch
-
         if all(hasattr(module, name) for name in ("init", "_attach", "Run")):  # no folder wandb/
             WandbPatch(rank, module).install()

@@ -16,11 +16,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from nbmgpu.patches import PatchStack
 
-from .wandb import TrackerRun, TrackerRunUpdate, describe_run, started_in_rank
+from .wandb_run import TrackerRun, TrackerRunUpdate, describe_run, started_in_rank
 
 if TYPE_CHECKING:
     from .base import RankLogging
@@ -69,7 +67,7 @@ class WandbPatch:
         patches.wrap("wandb._attach", self._joining)
         watching = sys.modules.get("wandb.integration.torch.wandb_torch")
         if watching is not None:  # wandb.watch() imports torch; unpickled hooks need it before
-            patches.add("wandb.integration.torch.wandb_torch.torch", torch, watching)
+            patches.add("wandb.integration.torch.wandb_torch.torch", sys.modules["torch"], watching)
         self._join_at_first_use()
         self.rank.leaving["wandb"] = self.leaving
         self.rank.at_exit.append(self.end)
