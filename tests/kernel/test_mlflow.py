@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kernels import Notebook
+from tracked_trainers import LIGHTNING, TRAINER
 
 mlflow = pytest.importorskip("mlflow")
 pytest.importorskip("alembic")
@@ -199,3 +200,47 @@ def test_a_run_that_goes_on_after_a_rank_was_killed_logs_each_point_once(
     assert (work / "killed-2").exists()
     assert (work / "killed-5").exists()
     store.assert_equal(*store.runs)
+
+
+@pytest.mark.slow
+@pytest.mark.matrix("nbmgpu/trackers")
+def test_trainer_of_hugging_face(
+    new_notebook: Callable[..., Notebook], make_store: Callable[[str], Store]
+) -> None:
+    notebook, store = new_notebook(), make_store("sqlite")
+    notebook.run(f"{store.setup}\nREPORT_TO = 'mlflow'", timeout=120)
+    for name, magic in (("one", ""), ("two", "%%mgpu --gpus 2\n")):
+        notebook.run(f"NAME = {name!r}")
+        notebook.run(f"{magic}{TRAINER}\ntrainer.train()\nmlflow.end_run()", timeout=200)
+    runs = store.runs
+    assert [run.info.status for run in runs] == ["FINISHED"] * 2
+    one, two = (
+        {n: p for n, p in store.points(run).items() if n in ("loss", "learning_rate", "grad_norm")}
+        for run in runs
+    )
+    assert len(two["loss"]) == 6
+    for name, points in one.items():
+        assert [step for step, _ in two[name]] == [step for step, _ in points]
+        assert [v for _, v in two[name]] == pytest.approx([v for _, v in points], abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.matrix("nbmgpu/trackers")
+def test_logger_of_lightning(
+    new_notebook: Callable[..., Notebook], make_store: Callable[[str], Store]
+) -> None:
+    notebook, store = new_notebook(), make_store("sqlite")
+    notebook.run(
+        f"""{store.setup}
+def loggers():
+    return MLFlowLogger("e", run_name=NAME, tracking_uri={store.uri!r})
+""",
+        timeout=120,
+    )
+    for name, magic in (("one", ""), ("two", "%%mgpu --gpus 2\n")):
+        notebook.run(f"NAME = {name!r}")
+        notebook.run(f"{magic}{LIGHTNING}\ntrainer.fit(module, loader)", timeout=200)
+    one, two = store.runs
+    assert [one.info.status, two.info.status] == ["FINISHED"] * 2
+    assert len(store.points(two)["loss"]) == 6
+    store.assert_equal(one, two)

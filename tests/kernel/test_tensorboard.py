@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from kernels import Notebook
+from tracked_trainers import LIGHTNING, TRAINER
 
 pytest.importorskip("tensorboard")
 
@@ -149,51 +150,13 @@ KILL = """\
             time.sleep(100)
 """
 
-TRAINER = """
-import transformers
-from transformers import Trainer, TrainingArguments
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 2)
-    def forward(self, x, labels=None):
-        logits = self.linear(x)
-        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
-torch.manual_seed(0)
-data = [{"x": torch.randn(4), "labels": torch.tensor(i % 2)} for i in range(24)]
-os.environ["TENSORBOARD_LOGGING_DIR"] = NAME
-args = TrainingArguments(NAME, max_steps=6, per_device_train_batch_size=4, logging_steps=1,
-    report_to="tensorboard", save_strategy="no", use_cpu=True, disable_tqdm=True)
-trainer = Trainer(Net(), args, train_dataset=data)
-"""
-
-LIGHTNING = """
-import lightning as L
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-class Module(L.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 2)
-    def training_step(self, batch, number):
-        loss = F.cross_entropy(self.linear(batch[0]), batch[1])
-        self.log("loss", loss)
-        return loss
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-torch.manual_seed(0)
-module = Module()
-trainer = L.Trainer(max_epochs=2, log_every_n_steps=1, enable_checkpointing=False,
-    enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
-    logger=[TensorBoardLogger(NAME, "tb"), CSVLogger(NAME, "csv")])
-"""
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["cell", "notebook"])
 def test_trainer_of_hugging_face(new_notebook: Callable[..., Notebook], where: str) -> None:
     notebook = new_notebook()
     for name, magic in (("one", ""), ("two", "%%mgpu --gpus 2\n")):
-        notebook.run(f"NAME = {name!r}")
+        notebook.run(f"NAME = {name!r}; REPORT_TO = 'tensorboard'")
         if where == "notebook":
             notebook.run(TRAINER, timeout=120)
         setup = TRAINER if where == "cell" else ""
@@ -208,12 +171,18 @@ def test_trainer_of_hugging_face(new_notebook: Callable[..., Notebook], where: s
     assert len(list((notebook.folder / "work" / "two").glob("*tfevents*"))) == 1
 
 
+LOGGERS = """
+def loggers():
+    return [TensorBoardLogger(NAME, "tb"), CSVLogger(NAME, "csv")]
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["cell", "notebook"])
 def test_loggers_of_lightning(new_notebook: Callable[..., Notebook], where: str) -> None:
     notebook = new_notebook()
     for name, magic in (("one", ""), ("two", "%%mgpu --gpus 2\n")):
-        notebook.run(f"NAME = {name!r}")
+        notebook.run(f"NAME = {name!r}{LOGGERS}")
         if where == "notebook":
             notebook.run(LIGHTNING, timeout=120)
         setup = LIGHTNING if where == "cell" else ""
