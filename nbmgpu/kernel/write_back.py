@@ -102,7 +102,8 @@ class WriteBack:
         rank_0 = RankZeroResult() if restored is None else self._bind(restored)
         self._read_others(rank_0.names)
         for name, error in trackers.write_back(rank_0.tracked):
-            self.notice(name, f"The run of {name} is not as the cell has left it: {error!r}.")
+            what = f"The run of {name} is not as the cell has left it"
+            self.notice(f"tracker:{name}", f"{what}: {error!r}.")
         return rank_0.value
 
     def _restore(self) -> RestoredResult | None:

@@ -8,7 +8,6 @@ made in the same way.
 
 from __future__ import annotations
 
-import copyreg
 import importlib
 import traceback
 import uuid
@@ -43,8 +42,15 @@ def reduce_writer(writer: Any) -> Any:
                 writer._filename_suffix = _unique_suffix()
     else:
         writer.flush()
-    state = {**vars(writer), **CLOSED}
-    return copyreg.__newobj__, (type(writer),), state  # type: ignore[attr-defined]
+    state = {name: value for name, value in vars(writer).items() if name not in CLOSED}
+    return _closed_writer, (type(writer),), state
+
+
+def _closed_writer(kind: Any) -> Any:
+    """Return a writer that opens a file at its next event; the state leaves that as it is."""
+    writer = kind.__new__(kind)
+    writer.__dict__.update(CLOSED)
+    return writer
 
 
 def _unique_suffix() -> str:

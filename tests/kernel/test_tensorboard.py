@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kernels import Notebook
+from kernels import Notebook, wait_for
 from tracked_trainers import LIGHTNING, TRAINER
 
 pytest.importorskip("tensorboard")
@@ -108,6 +108,23 @@ def test_a_cell_that_starts_again_logs_each_point_once(
     assert notebook.value("'restarted' in nbmgpu.last_run.view.notices")
     work = notebook.folder / "work"
     assert_equal(scalars(work / "two"), scalars(work / "one"))
+
+
+@pytest.mark.matrix("nbmgpu/trackers")
+def test_a_run_in_the_background_logs_by_itself(new_notebook: Callable[..., Notebook]) -> None:
+    notebook = new_notebook()
+    notebook.run("from torch.utils.tensorboard import SummaryWriter", timeout=120)
+    notebook.run(f"{RESET}writer = SummaryWriter('logs')")
+    wait = "import pathlib\nwriter.flush()\nwhile not pathlib.Path('go').exists(): time.sleep(0.1)"
+    notebook.run(f"%%mgpu --gpus 2 --background{LOOP}{wait}", timeout=120)
+    folder = notebook.folder / "work" / "logs"
+    wait_for(lambda: len(scalars(folder).get("loss", [])) == 6, 60)
+    notebook.run("for i in range(3): writer.add_scalar('own', 1.0, i)")  # in its own file meanwhile
+    notebook.run("import pathlib; pathlib.Path('go').touch()")
+    wait_for(lambda: notebook.value("step") == 6, 60)
+    notebook.run("writer.add_scalar('own', 1.0, 3); writer.close()")
+    assert scalars(folder)["own"] == [(i, 1.0) for i in range(4)]
+    assert len(scalars(folder)["loss"]) == 6
 
 
 @pytest.mark.matrix("nbmgpu/trackers")
