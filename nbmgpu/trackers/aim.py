@@ -121,6 +121,8 @@ class Aim(Tracker):
 
     def install(self, module: Any, rank: RankLogging) -> None:
         """Let only rank 0 begin runs, and close them at the end."""
+        if not hasattr(module, "Run"):  # a folder aim/ of the user
+            return
         plain = module.Run
         opened: list[Any] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -113,7 +114,12 @@ class RankLogging:
 
     def left(self) -> dict[str, Any]:
         """Return how the cell has left the notebook's runs, by tracker."""
-        states = {name: state() for name, state in self.leaving.items()}
+        states = {}
+        for name, leaving in self.leaving.items():
+            try:
+                states[name] = leaving()
+            except Exception:  # of the library: the results are sent all the same
+                traceback.print_exc()
         return {name: state for name, state in states.items() if state is not None}
 
 
