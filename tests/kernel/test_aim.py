@@ -8,6 +8,7 @@ import pytest
 from kernels import Notebook
 
 pytest.importorskip("aim")
+pytestmark = pytest.mark.slow
 
 SETUP = "import aim; losses = []; step = 0"
 ARGUMENTS = "repo='repo', system_tracking_interval=None, capture_terminal_logs=False"

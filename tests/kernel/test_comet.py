@@ -10,6 +10,7 @@ import pytest
 from kernels import Notebook
 
 pytest.importorskip("comet_ml")
+pytestmark = pytest.mark.slow
 
 SETUP = """
 import comet_ml

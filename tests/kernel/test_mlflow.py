@@ -16,6 +16,7 @@ pytest.importorskip("alembic")
 
 # Of MLflow, about the versions of SQLAlchemy, and about its own file store.
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
@@ -202,7 +203,6 @@ def test_a_run_that_goes_on_after_a_rank_was_killed_logs_each_point_once(
     store.assert_equal(*store.runs)
 
 
-@pytest.mark.slow
 @pytest.mark.matrix("nbmgpu/trackers")
 def test_trainer_of_hugging_face(
     new_notebook: Callable[..., Notebook], make_store: Callable[[str], Store]
@@ -224,7 +224,6 @@ def test_trainer_of_hugging_face(
         assert [v for _, v in two[name]] == pytest.approx([v for _, v in points], abs=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.matrix("nbmgpu/trackers")
 def test_logger_of_lightning(
     new_notebook: Callable[..., Notebook], make_store: Callable[[str], Store]

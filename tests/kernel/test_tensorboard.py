@@ -54,6 +54,7 @@ def assert_equal(found: dict[str, Points], expected: dict[str, Points]) -> None:
         assert [value for _, value in found[tag]] == pytest.approx(values, abs=1e-5), tag
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
     [
