@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .random_state import RandomState
-from .tracker_run import TrackerRun, TrackerRunUpdate
+
+if TYPE_CHECKING:
+    from nbmgpu.trackers.base import NotebookTrackers
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class BundleHeader:
         random: states of random number generators, see ``nbmgpu.environment.random_state``.
         settings: those of torch, see ``nbmgpu.environment.torch_settings``.
         verbosity: warnings and loggers, see ``nbmgpu.environment.logging_state``.
-        tracked: the notebook's wandb run; None if it has started none.
+        tracked: the runs of experiment trackers that the notebook has started.
         sources: source and execution count (or None) of the notebook's earlier cells, by file name.
         execution_count: the execution count of the cell.
     """
@@ -25,7 +27,7 @@ class BundleHeader:
     random: RandomState
     settings: dict[str, Any]
     verbosity: dict[str, Any]
-    tracked: TrackerRun | None
+    tracked: NotebookTrackers
     sources: dict[str, tuple[str, int | None]] = field(default_factory=dict)
     execution_count: int = 1
 
@@ -38,10 +40,10 @@ class ResultHeader:
         random: states of random number generators, after the cell.
         deleted: names that the cell has deleted.
         kept: names that are bound to the same object as before.
-        tracked: how the cell has left the notebook's wandb run, if there is one.
+        tracked: how the cell has left the notebook's runs of trackers, by library.
     """
 
     random: RandomState
     deleted: list[str]
     kept: list[str]
-    tracked: TrackerRunUpdate | None
+    tracked: dict[str, Any]

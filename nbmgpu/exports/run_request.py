@@ -23,6 +23,7 @@ from nbmgpu.serialization import serialize
 from nbmgpu.serialization.bundle import write_container
 from nbmgpu.serialization.reopened_bundle import reopen_bundle
 from nbmgpu.system.ownership import require_own
+from nbmgpu.trackers.base import NotebookTrackers
 
 from .cell_code import read_cell_code
 from .definitions import DefinitionSearch
@@ -115,7 +116,7 @@ def keep_start(run: Run, cell: str, reads: Sequence[str], notebook: Surroundings
     Raises:
         LaunchError: the folder cannot be written.
     """
-    header = BundleHeader(random_state.capture(), {}, {}, None)
+    header = BundleHeader(random_state.capture(), {}, {}, NotebookTrackers())
     names = {*reads, *_names_of_definitions(cell, notebook)} & notebook.namespace.keys()
     values = {name: notebook.namespace[name] for name in sorted(names)}
     try:

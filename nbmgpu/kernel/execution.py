@@ -16,7 +16,7 @@ from nbmgpu.cell.loop_targets import loop_targets
 from nbmgpu.cell.source import LEADING_BLANK_LINES
 from nbmgpu.devices.requirements import missing_requirement
 from nbmgpu.engines.registry import get_engine
-from nbmgpu.environment import logging_state, random_state, torch_settings, tracker_run
+from nbmgpu.environment import logging_state, random_state, torch_settings
 from nbmgpu.environment.headers import BundleHeader
 from nbmgpu.errors import LaunchError, OptionError, format_message
 from nbmgpu.options.model_parallelism import with_plan
@@ -32,10 +32,11 @@ from nbmgpu.strategies import profile_of
 from nbmgpu.strategies.mesh_sizes import format_mesh, mesh_sizes
 from nbmgpu.strategies.profiles import COMPILER_MODULES
 from nbmgpu.system.processes import creation_time
+from nbmgpu.trackers import registry as trackers
 
 from . import notices
 from .batch_size import batch_line
-from .launched_run import LaunchedRun
+from .launched_run import LaunchedRun, began
 from .notebook_context import NotebookContext
 from .resumed_options import (
     earlier_curves,
@@ -63,7 +64,7 @@ class Execution:
         namespace: the notebook's names.
         options: the options of the run.
         context: the IPython shell that the cell is run from.
-        tracks: whether the cell logs to the notebook's wandb run.
+        tracks: whether the cell logs to experiment trackers.
         cell, placement, bundle, batch_line: set by ``prepare``.
         value: of the cell's last line; set by ``finish``.
         taken_over: whether another call (``attach``) writes the results back.
@@ -111,7 +112,7 @@ class Execution:
             random=random_state.capture(),
             settings=torch_settings.capture(),
             verbosity=logging_state.capture(),
-            tracked=tracker_run.capture(self.tracks),
+            tracked=trackers.capture(self.tracks),
             sources=self.context.sources(),
             execution_count=self.context.cell_number,
         )
@@ -207,6 +208,7 @@ class Execution:
                 fresh=options.fresh,
                 engine=options.engine,
                 may_restart=options.may_restart,
+                repeated=began(self._launched),
                 values=dataclasses.asdict(options),
             ),
             kernel=KernelRecord(
@@ -217,10 +219,7 @@ class Execution:
                 notebook=self.context.notebook,
                 host=socket.gethostname(),
             ),
-            storage=StoragePaths(
-                bundle=storage.bundle.path,
-                results=[result.path for result in storage.results],
-            ),
+            storage=StoragePaths(storage.bundle.path, [each.path for each in storage.results]),
         )
 
     @property

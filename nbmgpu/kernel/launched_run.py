@@ -162,3 +162,15 @@ class LaunchedRun:
     def _emit(self, kind: type[Event], **fields: Any) -> None:
         if self._events is not None:
             self._events.emit(kind, **fields)
+
+
+def began(launched: LaunchedRun | None) -> float | None:
+    """Return when the first of the runs began that end with ``launched``, one after the other.
+
+    Returns:
+        Seconds since the epoch; None if there is none.
+    """
+    if launched is None:
+        return None
+    record = launched.run.record
+    return record.options.repeated or record.created

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from nbmgpu.environment import random_state, tracker_run
+from nbmgpu.environment import random_state
 from nbmgpu.environment.headers import ResultHeader
-from nbmgpu.environment.tracker_run import TrackerRunUpdate
 from nbmgpu.errors import ResultsError, format_message
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.runs.run import Run
@@ -20,6 +19,7 @@ from nbmgpu.serialization import (
     read_copies,
     restore_result,
 )
+from nbmgpu.trackers import registry as trackers
 
 from .rank_agreement import differing_names
 
@@ -64,12 +64,12 @@ class RankZeroResult:
         value: of the cell's last line.
         names: the objects of names on rank 0: those that the cell bound, and those that the
             notebook has sent and the cell has left bound.
-        tracked: the notebook's wandb run, as the cell has left it.
+        tracked: the notebook's runs of trackers, as the cell has left them.
     """
 
     value: Any = None
     names: dict[str, Any] = field(default_factory=dict)
-    tracked: TrackerRunUpdate | None = None
+    tracked: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,9 @@ class WriteBack:
         restored = self._restore()
         rank_0 = RankZeroResult() if restored is None else self._bind(restored)
         self._read_others(rank_0.names)
-        try:
-            tracker_run.write_back(rank_0.tracked)
-        except Exception as error:  # of wandb: everything else has been written back
-            self.notice("wandb", f"The run of wandb is not as the cell has left it: {error!r}.")
+        for name, error in trackers.write_back(rank_0.tracked):
+            what = f"The run of {name} is not as the cell has left it"
+            self.notice(f"tracker:{name}", f"{what}: {error!r}.")
         return rank_0.value
 
     def _restore(self) -> RestoredResult | None:

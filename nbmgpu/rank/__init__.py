@@ -16,7 +16,7 @@
 - ``metrics/``: times, memory, heartbeat, progress bars.
 - ``reporting/``: notices, failures, output, and the final report.
 - ``current``: whether this process is a rank, for ``nbmgpu.log``.
-- ``interrupts``: signal handlers; ``tracker``: the notebook's run of wandb.
+- ``interrupts``: signal handlers; ``tracker_logging``: experiment trackers.
 - ``restart``: ends the rank for the cell to start again with whole batches.
 - ``small_results``: what ranks other than 0 return.
 """

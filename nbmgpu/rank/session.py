@@ -24,7 +24,7 @@ from .rank_info import RankInfo
 from .reporting import notices
 from .reporting.shard_report import ShardReport
 from .rng.streams import RandomStreams
-from .tracker import TrackerState
+from .tracker_logging import rank_logging
 from .training.gradient_accumulation import GradientAccumulation
 from .training.model_options import ModelOptions
 from .training.step_limit import StepLimit
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nbmgpu.strategies.base import Strategy
+    from nbmgpu.trackers.base import RankLogging
 
     from .reporting.recorder import Recorder
     from .training.optimizer_registry import OptimizerRegistry
@@ -57,7 +58,7 @@ class TrainingSession:
         loaders: shards the loaders of the cell.
         loader_events: begins the steps of batches in the order in which they are used.
         streams: the random streams of the rank.
-        tracker: the notebook's run of an experiment tracker.
+        trackers: what the rank logs to.
     """
 
     rank_info: RankInfo
@@ -71,7 +72,7 @@ class TrainingSession:
     loaders: LoaderPatch
     loader_events: LoaderEventDispatcher
     streams: RandomStreams
-    tracker: TrackerState
+    trackers: RankLogging
 
     def close(self) -> None:
         """Restore the user's objects, and send the notices that are still pending."""
@@ -89,6 +90,7 @@ def make_session(
     recorder: Recorder,
     registry: OptimizerRegistry,
     step_limit: int | None,
+    repeated: float | None = None,
 ) -> TrainingSession:
     """Make the parts of a session and connect them; no patch is installed yet.
 
@@ -98,6 +100,7 @@ def make_session(
         recorder: takes metrics, progress and notices.
         registry: the optimizers of this process.
         step_limit: number of optimizer steps after which the cell ends; None for no limit.
+        repeated: as in the record of the run.
     """
     progress = TrainingProgress()
     limit = StepLimit(step_limit, progress)
@@ -154,5 +157,5 @@ def make_session(
         loaders=LoaderPatch(context, limit),
         loader_events=events,
         streams=streams,
-        tracker=TrackerState(),
+        trackers=rank_logging(rank_info, recorder, repeated),
     )

@@ -7,7 +7,7 @@ import signal
 import time
 import traceback
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbmgpu.environment import random_state
 from nbmgpu.environment.headers import ResultHeader
@@ -26,7 +26,6 @@ from .small_results import is_small
 from .store import broadcast
 
 if TYPE_CHECKING:
-    from nbmgpu.environment.tracker_run import TrackerRunUpdate
     from nbmgpu.runs.record import RunRecord
     from nbmgpu.strategies.base import Strategy
 
@@ -73,8 +72,8 @@ def finish(rank: PreparedRank, outcome: Outcome) -> int:
     rank.files.remove()
     if outcome.error is not None and not stopped:
         _save_frames(rank, outcome.error)
-    _save_result(rank, outcome, session.tracker.run_update())
-    for end_runs in session.tracker.at_exit:
+    _save_result(rank, outcome, session.trackers.left())
+    for end_runs in session.trackers.at_exit:
         end_runs(int(outcome.error is not None))
     session.recorder.flush()
     state = "stopped" if stopped else "failed" if outcome.error else "finished"
@@ -138,7 +137,7 @@ def _emit_final_report(session: TrainingSession, cell: str, rank: PreparedRank) 
     report.emit_notices(cell, rank.shell.user_ns)
 
 
-def _save_result(rank: PreparedRank, outcome: Outcome, tracked: TrackerRunUpdate | None) -> None:
+def _save_result(rank: PreparedRank, outcome: Outcome, tracked: dict[str, Any]) -> None:
     """Save the variables of the cell: all from rank 0, small ones from others for comparison."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     record, number, namespace = rank.run.record, rank.session.rank_info.rank, rank.shell.user_ns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from nbmgpu.strategies import StrategyOptions, strategy_for
 from nbmgpu.strategies.base import RankContext
 from nbmgpu.strategies.communication import counter
 from nbmgpu.strategies.mesh import RankMesh
+from nbmgpu.trackers import registry as trackers
 
 from . import current, frameworks
 from .checkpoints.checkpointer import checkpointer_of
@@ -172,7 +172,8 @@ def _open_session(
         recorder.ignore(OF_SHARDS)
     elif "exact" in strategy.profile.options.supported and rank_info.batch == "global":
         recorder.suggest(OTHER_NUMBERS, EXACT)
-    return make_session(rank_info, strategy, recorder, registry, record.options.values.get("steps"))
+    steps, repeated = record.options.values.get("steps"), record.options.repeated
+    return make_session(rank_info, strategy, recorder, registry, steps, repeated)
 
 
 def _make_strategy(record: RunRecord, rank: int, device: str, recorder: Recorder) -> Strategy:
@@ -236,7 +237,7 @@ def _install_patches(
 def _apply_header(session: TrainingSession, header: BundleHeader) -> None:
     """Restore what objects may depend on while they are unpickled."""
     logging_state.apply(header.verbosity)
-    session.tracker.notebook_run = header.tracked
+    session.trackers.receive(header.tracked)
 
 
 def _restore_environment(record: RunRecord, header: BundleHeader, shell: RankShell) -> None:
@@ -257,4 +258,4 @@ def _write_on_rank_0(files: writes.FilePatch, shell: RankShell, session: Trainin
     files.install(session.strategy.join_save)
     shell.run_commands_on_rank_0(rank, files.shadows.delete_written)
     if rank:
-        os.environ["WANDB_MODE"] = "disabled"
+        trackers.silence()

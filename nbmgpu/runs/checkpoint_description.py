@@ -49,13 +49,13 @@ class CheckpointDescription:
         samples: number of samples so far.
         world_size: number of ranks.
         levels: the cell, and the loops that were running, outermost first.
-        num_states: number of tensors of state dicts; those of variables follow.
-        num_tensors: number of all tensors.
+        num_tensors: number of tensors: those of ``states``, which come first, and of ``all``.
         left_out: variables that cannot be pickled.
         trainer: the library whose Trainer has written it, with files of its own.
         training: which training of the cell that was, from 1.
         loss_scale: the scale of losses under ``--precision fp16``; empty without.
         sizes: of all other files, in bytes, by their path in the folder.
+        time: when its states were read, in seconds since the epoch; 0 in older checkpoints.
         checksums: CRC-32 of the files that are pickles; tensors have theirs beside them.
     """
 
@@ -65,14 +65,14 @@ class CheckpointDescription:
     samples: int
     world_size: int
     levels: list[LoopPosition] = field(default_factory=list)
-    num_states: int = 0
-    num_tensors: int = 0
+    num_tensors: dict[str, int] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     trainer: TrainerLibrary = ""
     training: int = 0
     loss_scale: dict[str, float] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     checksums: dict[str, int] = field(default_factory=dict)
+    time: float = 0.0
 
     def to_json(self) -> str:
         """Return the text of the file."""

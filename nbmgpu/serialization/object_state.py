@@ -30,6 +30,8 @@ from typing import Any
 
 import numpy as np
 
+from nbmgpu.trackers.registry import stateless_modules
+
 from .memmap_arrays import is_mapped_file
 from .notebook_types import is_by_value
 from .reducers import custom_reduce
@@ -46,8 +48,7 @@ An equal copy is sufficient, and a tuple may contain objects that have changed.
 STATELESS_TYPES = (enum.Enum, np.dtype, types.ModuleType, types.BuiltinFunctionType)
 STATELESS_MODULES = (
     "pyarrow.", "datasets.table.", "datetime.", "pathlib.", "re.", "logging.", "uuid.",
-    "pandas._libs.internals.", "wandb.sdk.wandb_run.", "wandb.sdk.wandb_config.",
-    "wandb.sdk.wandb_summary.", "wandb.sdk.lib.",
+    "pandas._libs.internals.", *stateless_modules(),
 )  # fmt: skip
 """Types without mutable state, or whose state does not belong to the cell."""
 

@@ -32,7 +32,6 @@ SAME_LOSS = {
     "not-trained",
     "rank-0-values",
     "step-limit",
-    "wandb",
     "unsharded-batches",
 }
 """Notices about something else: speed, metrics, write-back."""

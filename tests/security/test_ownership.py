@@ -284,6 +284,7 @@ UNPICKLED = {
     "rank/store/broadcast.py": "from another rank, through the store",
     "rank/reporting/failures.py": "what this process has pickled",
     "rank/hang_reports.py": "what this process has pickled",
+    "trackers/mlflow.py": "runs in the header of such a container",
     "strategies/sharded_state.py": "what ranks have sent by a collective",
 }
 """All places that unpickle, and what."""

@@ -342,6 +342,11 @@ export interface LaunchOptions {
   engine: string;
   /** whether ranks may ask for a new start with whole batches. */
   may_restart: boolean;
+  /**
+   * when the first run began that this one replaces, as it failed or was to start again,
+   * in seconds since the epoch; None if there is none.
+   */
+  repeated: number | null;
   /** all `RunOptions` by name, those of the strategy included. */
   values: Record<string, unknown>;
 }

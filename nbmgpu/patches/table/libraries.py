@@ -30,6 +30,13 @@ SAFETENSORS = Library("safetensors", "0.8", "0.8", required_for="cells that save
 TOKENIZERS = Library("tokenizers", "0.23", "0.23", required_for="cells that save tokenizers")
 TORCHMETRICS = Library("torchmetrics", "1.9", "1.9", required_for="cells that use torchmetrics")
 WANDB = Library("wandb", "0.31", "0.31", required_for="cells that log to wandb")
+TENSORBOARDX = Library("tensorboardX", "2.6", "2.6", required_for="cells that log by tensorboardX")
+TENSORBOARD = Library("tensorboard", "2.21", "2.21", required_for="cells that log to TensorBoard")
+MLFLOW = Library(
+    "mlflow-skinny", "3.17", "3.17", required_for="cells that log to MLflow", packages=("mlflow",)
+)
+COMET = Library("comet_ml", "3.58", "3.58", required_for="cells that log to Comet")
+AIM = Library("aim", "3.29", "3.29", required_for="cells that log to Aim")
 TQDM = Library("tqdm", "4.70", "4.70", required_for="cells that show tqdm bars")
 IPYTHON = Library("ipython", "9.18", "9.18", required_for="cells under %%mgpu")
 CLOUDPICKLE = Library("cloudpickle", "3.1", "3.1", required_for="cells under %%mgpu")

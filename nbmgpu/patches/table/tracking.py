@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from .build import added, patched, private
-from .libraries import IPYTHON, TORCHMETRICS, TQDM, WANDB
+from .libraries import (
+    AIM,
+    COMET,
+    IPYTHON,
+    MLFLOW,
+    TENSORBOARD,
+    TENSORBOARDX,
+    TORCHMETRICS,
+    TQDM,
+    WANDB,
+)
 
 RUN = "wandb.Run"
 LOGS_ONCE = "Rank 0 logs for all ranks, to the run that the notebook has started."
+GOES_ON = "The notebook's active runs are those of the cell, and the other way round."
+STORE = "_get_store_with_resolved_uri"
 
 ENTRIES = (
     *patched(
@@ -44,6 +56,31 @@ ENTRIES = (
         WANDB, "wandb.sdk.wandb_config.Config", "_update",
         "The settings of the notebook's run are taken over without a message to the server.",
     ),
+    *patched(TENSORBOARD, "torch.utils.tensorboard.writer", "FileWriter", LOGS_ONCE),
+    *private(
+        TENSORBOARDX, "tensorboardX.SummaryWriter", "_filename_suffix",
+        "Files of one second would have the same name.",
+    ),
+    *patched(
+        MLFLOW, "mlflow.tracking._tracking_service.registry.TrackingStoreRegistry", STORE, LOGS_ONCE
+    ),
+    *patched(
+        MLFLOW, "mlflow.tracking._model_registry.registry.ModelRegistryStoreRegistry", STORE,
+        LOGS_ONCE,
+    ),
+    *patched(
+        MLFLOW, "mlflow.tracking._tracking_service.client.TrackingServiceClient",
+        "_get_artifact_repo", LOGS_ONCE,
+    ),
+    *private(
+        MLFLOW, "mlflow.tracking.fluent",
+        "_active_run_stack _active_experiment_id _last_active_run_id", GOES_ON,
+    ),
+    *private(MLFLOW, "mlflow.tracking._model_registry.utils", "_registry_uri", GOES_ON),
+    *patched(COMET, "comet_ml", "get_running_experiment get_global_experiment", LOGS_ONCE),
+    *patched(COMET, "comet_ml.OfflineExperiment", "__init__", LOGS_ONCE),
+    *patched(COMET, "comet_ml.Experiment", "__init__", LOGS_ONCE),
+    *patched(AIM, "aim", "Run", LOGS_ONCE),
     *patched(
         TQDM, "tqdm.std.tqdm", "__init__ display close", "The panel shows one bar for all ranks."
     ),

@@ -68,6 +68,7 @@ class Checkpointer:
         self._session = session
         self._shell = shell
         of_trainer = checkpoint if checkpoint and checkpoint.description.trainer else None
+        self._checkpoint_time = checkpoint.description.time if checkpoint else 0.0
         self._resume = Resume(checkpoint) if checkpoint and not of_trainer else None
         self._group = group
         self._writer = CheckpointWriter(session.rank_info.rank, session.recorder, keep)
@@ -89,6 +90,8 @@ class Checkpointer:
         self._session.loaders.follow = self._follow
         namespace = self._shell.user_ns
         self._session.recorder.drops_metrics = self._is_to_resume
+        if self._checkpoint_time:
+            self._session.trackers.resumed_from = self._checkpoint_time
         self._constants = Constants(namespace)
         self._random.begin(self._resume, self._session.rank_info.rank)
         self._of_trainers.begin_cell()
@@ -188,8 +191,7 @@ class Checkpointer:
                 )
                 for loop in self.loops.levels
             ],
-            num_states=state.num_states,
-            num_tensors=state.num_tensors,
+            num_tensors={"states": state.num_states, "all": state.num_tensors},
             left_out=state.left_out,
         )
         folder = step_folder(self._run.folder, description.step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.runs.checkpoint_description import CheckpointDescription
@@ -14,6 +15,7 @@ def training_position(session: TrainingSession) -> dict[str, Any]:
     """Return the fields of a ``CheckpointDescription`` that say so."""
     progress = session.progress
     return {
+        "time": time.time(),
         "step": progress.trained_step,
         "loaded": progress.step + session.loader_events.current_batch.num_queued,
         "curves": dict(session.recorder.last_steps),

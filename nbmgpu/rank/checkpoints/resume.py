@@ -106,7 +106,7 @@ class Resume:
 
     @functools.cached_property
     def _tensors(self) -> list[Tensor]:
-        return self._checkpoint.read_tensors(self.description.num_tensors)
+        return self._checkpoint.read_tensors(self.description.num_tensors["all"])
 
     def apply(self, frames: Sequence[UserFrame], variables: Mapping[str, Any]) -> None:
         """Set states and variables to those of the checkpoint; all ranks call it together.

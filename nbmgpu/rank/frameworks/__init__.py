@@ -17,6 +17,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from nbmgpu.trackers.registry import installers
+
 if TYPE_CHECKING:
     from nbmgpu.rank.session import TrainingSession
 
@@ -31,7 +33,6 @@ PATCHED_BY = {
     "torchmetrics": "torchmetrics",
     "lightning.pytorch": "lightning",
     "pytorch_lightning": "lightning",
-    "wandb": "wandb",
     "torch.distributed": "parallel_apis",
     "torch.distributed.pipelining": "parallel_apis",
     "deepspeed": "parallel_apis",
@@ -46,6 +47,7 @@ def install(session: TrainingSession) -> None:
     after: dict[str, Callable[[], None]] = {
         module: partial(_install, patched_by, session) for module, patched_by in PATCHED_BY.items()
     }
+    after |= installers(session.trackers)
     for module in after.keys() & sys.modules.keys():
         after.pop(module)()
     sys.meta_path.insert(0, AfterImport(after))

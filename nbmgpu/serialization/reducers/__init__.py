@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from nbmgpu.trackers.registry import pickled_types
+
 from . import library_types, pandas_types, python_types, torch_types
 
 
@@ -61,13 +63,7 @@ def _reducers() -> tuple[Reducer, ...]:
             _named("transformers.utils.output_capturing", "CompileableContextVar"),
             library_types.reduce_collector,
         ),
-        Reducer(_named("wandb.sdk.wandb_run", "Run"), library_types.reduce_run),
-        Reducer(_named("wandb.sdk.lib", "NoopRun"), library_types.reduce_run),
-        Reducer(_named("wandb.sdk", "Summary"), library_types.reduce_run_attribute),
-        Reducer(_named("wandb.sdk", "SummaryDisabled"), library_types.reduce_run_attribute),
-        Reducer(_named("wandb.sdk", "Config"), library_types.reduce_config),
-        Reducer(_named("lightning", "WandbLogger"), library_types.reduce_logger),
-        Reducer(_named("pytorch_lightning", "WandbLogger"), library_types.reduce_logger),
+        *(Reducer(tracked.matches, tracked.reduce) for tracked in pickled_types()),
         Reducer(_subclass_of(torch.utils.data.DataLoader), torch_types.reduce_loader),
         Reducer(_subclass_of(torch.optim.Optimizer), torch_types.reduce_optimizer),
         Reducer(_subclass_of(torch.nn.Module), torch_types.reduce_module),

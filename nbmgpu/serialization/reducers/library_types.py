@@ -1,71 +1,8 @@
-"""Reducers for wandb, Lightning and accelerate."""
+"""Reducers for transformers and accelerate."""
 
 from __future__ import annotations
 
-import copyreg
-import sys
 from typing import Any
-
-from nbmgpu.environment import tracker_run
-
-FINISHED_RUN_ATTRIBUTES = (
-    "_settings",
-    "_config",
-    "_start_time",
-    "_step",
-    "_starting_step",
-    "_init_pid",
-)
-"""Attributes from which a run reports its name and id."""
-
-
-def reduce_run(run: Any) -> Any:
-    """Reduce the notebook's run to a reference, and a run that is or will be finished to its name.
-
-    Other runs are found by their id, as wandb does.
-    """
-    state = vars(run)
-    over = state.get("_is_finished") or any(run is begun for begun in tracker_run.started_in_rank)
-    disabled = type(run).__name__ == "NoopRun"
-    if tracker_run.name_of(run) or not (over or disabled):
-        return reduce_run_attribute(run)
-    names = (*FINISHED_RUN_ATTRIBUTES, *(("summary", "_interface") if disabled else ()))
-    kept = {name: state[name] for name in names if name in state}
-    return _finished_run, (type(run), {**kept, "_attach_id": None, "_is_finished": True})
-
-
-def _finished_run(kind: Any, state: dict[str, Any]) -> Any:
-    run = kind.__new__(kind)
-    run.__dict__.update(state)
-    return run
-
-
-def reduce_run_attribute(obj: Any) -> Any:
-    """Reduce an attribute of the current wandb run to its name in the module ``wandb``."""
-    name = tracker_run.name_of(obj)
-    return (getattr, (sys.modules["wandb"], name)) if name else None
-
-
-def reduce_config(config: Any) -> Any:
-    """Reduce a wandb config to its values, or to its name if it is that of the current run."""
-    if name := tracker_run.name_of(config):
-        return getattr, (sys.modules["wandb"], name)
-    return _config, (type(config), dict(config))
-
-
-def _config(kind: Any, values: dict[str, Any]) -> Any:
-    config = kind()
-    config.update(values)
-    return config
-
-
-def reduce_logger(logger: Any) -> Any:
-    """Omit the run of a logger; the process's own run is used.
-
-    The default reduction starts a run in order to pickle it.
-    """
-    state = {**vars(logger), "_experiment": None, "_attach_id": None}
-    return copyreg.__newobj__, (type(logger),), state  # type: ignore[attr-defined]
 
 
 def reduce_conversion(conversion: Any) -> Any:

@@ -16,22 +16,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from nbmgpu.environment.tracker_run import (
-    TrackerRun,
-    TrackerRunUpdate,
-    describe_run,
-    started_in_rank,
-)
 from nbmgpu.patches import PatchStack
-from nbmgpu.rank.files import writes
-from nbmgpu.rank.store import broadcast
+
+from .wandb_run import TrackerRun, TrackerRunUpdate, describe_run, started_in_rank
 
 if TYPE_CHECKING:
-    from nbmgpu.rank.rank_info import RankInfo
-    from nbmgpu.rank.session import TrainingSession
-    from nbmgpu.rank.tracker import TrackerState
+    from .base import RankLogging
 
 OFFERED = (
     "run", "config", "summary", "log", "watch", "unwatch", "save", "use_artifact", "log_artifact",
@@ -48,20 +38,12 @@ ANSWER_TIMEOUT = 10.0
 NO_ANSWER = "wandb does not respond: the last values that the cell has logged may be lost."
 
 
-def install(session: TrainingSession) -> None:
-    """Let ranks log as one process, unless the cell distributes by itself."""
-    wandb = sys.modules["wandb"]
-    if all(hasattr(wandb, name) for name in ("init", "_attach", "Run")):  # not a folder wandb/
-        WandbPatch(session.rank_info, session.tracker, wandb).install()
-
-
 class WandbPatch:
     """The patches of wandb in this rank."""
 
-    def __init__(self, rank_info: RankInfo, tracker: TrackerState, wandb: Any) -> None:
-        """Patch the module ``wandb``; ``tracker`` has the notebook's run."""
-        self.rank_info = rank_info
-        self.tracker = tracker
+    def __init__(self, rank: RankLogging, wandb: Any) -> None:
+        """Patch the module ``wandb``; ``rank`` has the notebook's run."""
+        self.rank = rank
         self.wandb = wandb
         self.patches = PatchStack()
         self.joined: Any = None
@@ -70,11 +52,10 @@ class WandbPatch:
         self._refusing = {name: vars(wandb)[name] for name in OFFERED if name in vars(wandb)}
 
     @property
-    def silent(self) -> bool:
-        """Whether this rank logs nothing."""
-        begun = self.tracker.notebook_run
-        other = self.rank_info.shards_data and self.rank_info.rank > 0
-        return other or (begun is not None and begun.muted)
+    def begun(self) -> TrackerRun | None:
+        """The notebook's run."""
+        found: TrackerRun | None = self.rank.begun("wandb")
+        return TrackerRun(disabled=True) if found is None and self.rank.muted else found
 
     def install(self) -> None:
         """Wrap the functions that start a run or attach to one."""
@@ -86,10 +67,10 @@ class WandbPatch:
         patches.wrap("wandb._attach", self._joining)
         watching = sys.modules.get("wandb.integration.torch.wandb_torch")
         if watching is not None:  # wandb.watch() imports torch; unpickled hooks need it before
-            patches.add("wandb.integration.torch.wandb_torch.torch", torch, watching)
+            patches.add("wandb.integration.torch.wandb_torch.torch", sys.modules["torch"], watching)
         self._join_at_first_use()
-        self.tracker.run_update = self.leaving
-        self.tracker.at_exit.append(self.end)
+        self.rank.leaving["wandb"] = self.leaving
+        self.rank.at_exit.append(self.end)
 
     def _join_at_first_use(self) -> None:
         plain = vars(self.wandb).get("__getattr__")
@@ -116,10 +97,10 @@ class WandbPatch:
         if "run" in vars(self.wandb):
             return
         self._refuse()
-        begun = self.tracker.notebook_run
+        begun = self.begun
         if begun is None:
             return
-        if self.silent or begun.disabled:
+        if self.rank.silent or begun.disabled:
             self._disabled(begun)
         else:
             self.wandb._attach(attach_id=begun.id)
@@ -142,18 +123,16 @@ class WandbPatch:
 
         @functools.wraps(init)
         def starting(*args: Any, **kwargs: Any) -> Any:
-            begun, reinit = self.tracker.notebook_run, _reinit(**kwargs)
+            begun, reinit = self.begun, _reinit(**kwargs)
             if begun is not None and (reinit not in FINISHING or kwargs.get("id") == begun.id):
                 self._join()  # it may be the one that is asked for
                 if kwargs.get("id") == begun.id:
                     return self.wandb.run
             if "run" not in vars(self.wandb):
                 self._refuse()
-            if self.silent:
-                muted = begun is not None and begun.muted
-                like = TrackerRun() if muted else self._rank_0s(TrackerRun)
-                return self._disabled(like, **kwargs)
-            with writes.unpatched():  # wandb's own files, which only this rank has
+            if self.rank.silent:
+                return self._disabled(self._rank_0s(TrackerRun), **kwargs)
+            with self.rank.own_files():  # wandb's own files, which only this rank has
                 run = init(*args, **kwargs)
             new = run is not self.joined
             if new:
@@ -167,8 +146,7 @@ class WandbPatch:
 
     def _rank_0s(self, describe: Callable[[], TrackerRun]) -> TrackerRun:
         """Return rank 0's description of the run that it has started."""
-        about = describe() if self.rank_info.rank == 0 else TrackerRun()
-        return broadcast.broadcast_keyed("wandb", about) if self.rank_info.shards_data else about
+        return self.rank.rank_0s("wandb", describe, TrackerRun())
 
     def _joining(self, attach: Any) -> Any:
         """Complete the settings of an attached run, and let the notebook finish it."""
@@ -176,7 +154,7 @@ class WandbPatch:
         @functools.wraps(attach)
         def joining(*args: Any, **kwargs: Any) -> Any:
             run = attach(*args, **kwargs)
-            begun = self.tracker.notebook_run
+            begun = self.begun
             if begun is not None and run.id == begun.id:
                 self.joined = run
                 update = getattr(run.config, "_update", run.config.update)  # which sends no message
@@ -200,8 +178,8 @@ class WandbPatch:
 
     def leaving(self) -> TrackerRunUpdate | None:
         """Return the state of the notebook's run, to be sent back."""
-        begun, run = self.tracker.notebook_run, self.joined
-        if begun is None or begun.id is None or self.silent:
+        begun, run = self.begun, self.joined
+        if begun is None or begun.id is None or self.rank.silent:
             return None
         config = dict(run.config) if run is not None else {}
         return TrackerRunUpdate(begun.id, config, self.exit_code)
@@ -210,7 +188,7 @@ class WandbPatch:
         """Finish the runs that the cell has started, and wait until all values have been sent."""
         for run in started_in_rank:
             try:
-                with writes.unpatched():
+                with self.rank.own_files():
                     run.finish(exit_code)
             except Exception:
                 traceback.print_exc()
