@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import reprlib
 import sys
 from dataclasses import dataclass
@@ -110,6 +111,7 @@ def _variables_text(saved: PostMortem) -> str:
 
 
 def _newest() -> Run:
-    """Return the newest run of which there are variables, else the newest run."""
-    found = next((run for run in list_runs() if saved_ranks(run)), None)
-    return found or find_run()
+    """Return the newest run with variables, of this kernel if it has one; else the newest run."""
+    found = [run for run in list_runs() if saved_ranks(run)]
+    own = [run for run in found if run.record.kernel.pid == os.getpid()]
+    return next(iter([*own, *found]), None) or find_run()

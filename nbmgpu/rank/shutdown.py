@@ -70,9 +70,9 @@ def finish(rank: PreparedRank, outcome: Outcome) -> int:
     session.streams.leave_all_steps()
     open_files.flush()
     rank.files.remove()
+    _save_result(rank, outcome, session.trackers.left())
     if outcome.error is not None and not stopped:
         _save_frames(rank, outcome.error)
-    _save_result(rank, outcome, session.trackers.left())
     for end_runs in session.trackers.at_exit:
         end_runs(int(outcome.error is not None))
     session.recorder.flush()
@@ -162,7 +162,7 @@ def _save_result(rank: PreparedRank, outcome: Outcome, tracked: dict[str, Any]) 
 def _save_frames(rank: PreparedRank, error: BaseException) -> None:
     """Save what the frames of ``error`` hold; a failure of that must not hide the error."""
     path = post_mortem_path(rank.run.folder, rank.session.rank_info.rank)
-    with suppress(Exception):
+    with suppress(BaseException):
         save_frames(path, error, rank.shell.is_own, rank.run.record.world_size)
     error.__traceback__ = None  # the frames hold tensors
 

@@ -102,5 +102,8 @@ def load_post_mortem(run: Run, rank: int | None = None) -> tuple[int, PostMortem
 def _load(data: bytes) -> Any:
     try:
         return pickle.loads(data)
-    except Exception as error:  # whatever the class raises: the other variables can be shown
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # the others can be shown
         return NotSaved(f"cannot be read here: {error!r}")

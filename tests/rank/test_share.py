@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import pytest
@@ -87,3 +88,83 @@ def test_the_advice_has_the_names_of_the_cell() -> None:
     assert run is not None
     advice = "for rows in nbmgpu.share(rows):"
     assert advice in run.view.notices["not-sharded"].text
+
+
+STEP = "optimizer.zero_grad(); loss.backward(); optimizer.step()"
+
+RESTARTS = {
+    "a value of the last step": """
+        centre = torch.zeros(1)
+        for i in range(0, 8, 4):
+            for x in nbmgpu.share(X[i : i + 4]):
+                out = model(x)
+                loss = (out - centre).square().mean()
+                STEP
+                centre = out.detach().mean(0)
+        """,
+    "the cell's own tensor is written to": """
+        def train():
+            data = X.clone()
+            for i in (0, 2, 4):
+                for x in nbmgpu.share(data[i : i + 4]):
+                    x.mul_(0.5)
+                    loss = model(x).square().mean()
+                    STEP
+        train()
+        """,
+    "counted after the loop": """
+        count = 0
+        for i in range(0, 8, 4):
+            for x in nbmgpu.share(X[i : i + 4]):
+                loss = model(x).square().mean()
+                STEP
+            count += len(x)
+            seen.append(count)
+        """,
+    "read after the loop": """
+        for i in range(0, 8, 4):
+            for x in nbmgpu.share(X[i : i + 4]):
+                out = model(x)
+                loss = out.square().mean()
+                STEP
+            seen.append(out.mean().item())
+        """,
+    "scaled by a size after the loop": """
+        for i in range(0, 8, 4):
+            for x in nbmgpu.share(X[i : i + 4]):
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+            for parameter in model.parameters():
+                parameter.grad *= len(x) / 4
+            optimizer.step()
+        """,
+}
+
+NO_RESTARTS = {
+    "another loop binds the names": """
+        for i in range(0, 8, 4):
+            for x in nbmgpu.share(X[i : i + 4]):
+                loss = model(x).square().mean()
+                STEP
+            total = 0
+            with torch.no_grad():
+                for x in X.split(3):
+                    total += model(x).mean().item() * len(x)
+            seen.append(total)
+        """,
+}
+
+
+@pytest.mark.usefixtures("runs_folder")
+@pytest.mark.parametrize("name", [*RESTARTS, *NO_RESTARTS])
+def test_what_a_shard_would_change_starts_again_with_whole_batches(name: str) -> None:
+    cell = textwrap.dedent((RESTARTS | NO_RESTARTS)[name]).replace("STEP", STEP)
+    alone, ranks = notebook(), notebook()
+    ranks["model"].load_state_dict(alone["model"].state_dict())
+    ranks["X"].copy_(alone["X"])
+    exec(cell, alone | {"torch": torch})
+    run = nbmgpu.run(cell, ranks | {"torch": torch}, gpus=2, cpu=True)
+    assert run is not None
+    assert ("restarted" in run.view.notices) == (name in RESTARTS)
+    torch.testing.assert_close(ranks["model"].weight, alone["model"].weight, atol=1e-6, rtol=0)
+    assert ranks["seen"] == pytest.approx(alone["seen"], abs=1e-6)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmgpu.errors import OptionError, format_message
+from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.rng.draw_detector import DrawDetector
 from nbmgpu.rank.rng.generators import reachable_generators
 from nbmgpu.rank.source_analysis.stack_frames import LIBRARIES, frame_outside
@@ -97,17 +98,21 @@ class SharedBatches:
         self._began = True
         progress.sharded_passes += 1
         context.note_batch_norm()
-        draws = DrawDetector(own)
+        draws, versions, is_over = DrawDetector(own), _versions(batch), False
         try:
             steps.queue_batch(self, rows, shard, last=False)
             if shard.is_partial and not shard.is_padding:
                 losses.batch_dependence.add_batch(rows, shard.samples, shard.global_samples)
             yield tuple(each.movedim(0, dim) for each in rows)
+            is_over = True
         finally:
             context.note_draws(draws)
+            if shard.is_partial and _versions(batch) != versions:
+                text = notices.LOCAL_VALUES_WRITTEN.format(where="The step")
+                context.recorder.notice("local-values-written", text)
             streams.leave_step(self)
-            losses.batch_dependence.stop_if_done()
-            steps.queue_end(self, enclosing, before)
+            # The samples are followed on: what comes after the loop belongs to the step.
+            steps.queue_end(self, enclosing, before if is_over else None)
 
     def _split(self, samples: int) -> tuple[slice, BatchShard]:
         """Return the rows of this rank of a batch of ``samples``, and its shard."""
@@ -124,3 +129,8 @@ class SharedBatches:
         if accumulation.on:
             what = ACCUMULATED.format(size=accumulation.size)
             raise OptionError(format_message(what, instead="accumulating in the cell itself"))
+
+
+def _versions(batch: tuple[Tensor, ...]) -> list[int]:
+    """Return how often each tensor was written to; its parts are views of it."""
+    return [0 if tensor.is_inference() else tensor._version for tensor in batch]

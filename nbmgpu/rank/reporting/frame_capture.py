@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import linecache
 import pickle
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
@@ -25,13 +27,24 @@ RUN_BYTES = 64 << 20
 LEAST_BYTES = 1 << 20
 """Bytes that a rank may save, however many there are."""
 
+SECONDS = 2.0
+"""Time that saving may take: the results of the run are complete, but its end waits for it."""
+
+INNERMOST, OUTERMOST = 30, 20
+"""Frames that are saved of a recursion."""
+
+
+class TimeUpError(BaseException):
+    """Saving has taken too long; no class that is pickled may catch it."""
+
 
 def save_frames(
     path: Path, error: BaseException, is_hidden: Callable[[str], bool], world_size: int
 ) -> None:
     """Save the frames of ``error`` from the cell on, without nbmgpu's own.
 
-    Innermost frames come first, until there is no room left: later values are described instead.
+    Innermost frames come first, until there is no room or time left: later values are described
+    instead.
 
     Args:
         path: the file.
@@ -42,26 +55,46 @@ def save_frames(
     Raises:
         OSError: it cannot be written.
     """
-    budget = max(RUN_BYTES // world_size, LEAST_BYTES)
-    frames: list[Frame] = []
-    for frame, line in reversed(list(_frames_of(error.__traceback__))):
-        is_cell = frame.f_locals is frame.f_globals
-        hidden = is_hidden if is_cell else _is_private
-        variables: dict[str, bytes] = {}
-        for name, value in list(frame.f_locals.items()):
-            if hidden(name) or isinstance(value, ModuleType):
-                continue
-            variables[name] = data = _pickled(value, budget)
-            budget -= len(data)
-        code = frame.f_code
-        module = str(frame.f_globals.get("__name__", ""))
-        frames.append(Frame(code.co_filename, code.co_name, module, line, variables))
-    if not frames:  # a syntax error
+    found = list(_frames_of(error.__traceback__))[::-1]
+    if not found:  # a syntax error
         return
+    if len(found) > INNERMOST + OUTERMOST:
+        found = found[:INNERMOST] + found[-OUTERMOST:]
+    values = _PickledValues(max(RUN_BYTES // world_size, LEAST_BYTES))
+    frames = [_without_variables(frame, line) for frame, line in found]
+    with _time_limit(SECONDS):
+        for (frame, _), saved in zip(found, frames, strict=True):
+            is_cell = frame.f_locals is frame.f_globals
+            hidden = is_hidden if is_cell else _is_private
+            for name, value in list(frame.f_locals.items()):
+                if not hidden(name) and not isinstance(value, ModuleType):
+                    saved.variables[name] = values.pickled(value)
     files = {frame.file for frame in frames}
     sources = {file: "".join(linecache.getlines(file)) for file in files if not Path(file).exists()}
     path.parent.mkdir(mode=0o700, exist_ok=True)
     write_atomically(path, pickle.dumps(PostMortem(tuple(reversed(frames)), sources)))
+
+
+def _without_variables(frame: FrameType, line: int) -> Frame:
+    code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
+    return Frame(code.co_filename, code.co_name, module, line, {})
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """End the block after ``seconds``, also one that sleeps or waits for a lock."""
+
+    def end(*_: object) -> None:
+        raise TimeUpError
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        with suppress(TimeUpError):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _frames_of(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
@@ -79,15 +112,38 @@ def _is_private(name: str) -> bool:
     return name.startswith("__")
 
 
-def _pickled(value: Any, budget: int) -> bytes:
-    """Return the pickle of ``value``; that of a description if it takes more than ``budget``."""
-    buffer = _LimitedBuffer(budget)
+class _PickledValues:
+    """Pickles values, each object once, as long as there is room."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._most = budget // 2  # of one value
+        self._by_id: dict[int, bytes] = {}
+
+    def pickled(self, value: Any) -> bytes:
+        """Return the pickle of ``value``, or of a description where there is no room."""
+        if (known := self._by_id.get(id(value))) is None:
+            room = max(min(self._budget, self._most), 0)
+            known = self._by_id[id(value)] = _pickled(value, room)
+        self._budget -= len(known)
+        return known if self._budget >= 0 else _description(value, "too large")
+
+
+def _pickled(value: Any, room: int) -> bytes:
+    buffer = _LimitedBuffer(room)
     try:
-        _Pickler(buffer, budget).dump(value)
-        return buffer.getvalue()
-    except Exception as error:  # any class may raise anything
-        why = "too large" if isinstance(error, OverflowError) else repr(error)
-        return pickle.dumps(NotSaved(f"{_describe(value)}: {why}"))
+        _Pickler(buffer, room).dump(value)
+    except TimeUpError:
+        raise
+    except OverflowError:
+        return _description(value, "too large")
+    except BaseException as error:  # any class may raise anything
+        return _description(value, repr(error))
+    return buffer.getvalue()
+
+
+def _description(value: Any, why: str) -> bytes:
+    return pickle.dumps(NotSaved(f"{_describe(value)}: {why}"))
 
 
 class _LimitedBuffer(io.BytesIO):
@@ -112,6 +168,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._copies: dict[int, Tensor] = {}
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, io.IOBase):  # cloudpickle would read the whole file
+            return NotSaved, (f"{_describe(obj)}: a file",)
         if not isinstance(obj, Tensor):
             return super().reducer_override(obj)
         if id(obj) in self._copies:

@@ -118,7 +118,9 @@ def _check_loop(frame: types.FrameType | None, predicate: Callable[[Loop], bool]
     frame, loop = enclosing_loop(frame)
     if frame is None or loop is None:
         return False
-    return predicate(loop) or (yields_batches(frame, loop) and _check_loop(frame.f_back, predicate))
+    return predicate(loop.with_rest) or (
+        yields_batches(frame, loop) and _check_loop(frame.f_back, predicate)
+    )
 
 
 @functools.lru_cache(maxsize=64)

@@ -102,6 +102,8 @@ class Loop:
         body: its statements.
         targets: the names that it binds to each item.
         iterables: every expression within what it iterates over.
+        rest: of a loop over ``nbmgpu.share``, what follows it in its block: it belongs to the step,
+            as its names still hold the shard.  Loops that bind the names anew are left out.
     """
 
     first_line: int
@@ -109,6 +111,12 @@ class Loop:
     body: list[ast.stmt]
     targets: frozenset[str] = frozenset()
     iterables: tuple[ast.expr, ...] = ()
+    rest: tuple[ast.stmt, ...] = ()
+
+    @property
+    def with_rest(self) -> Loop:
+        """The same loop with ``rest`` in its body."""
+        return replace(self, body=[*self.body, *self.rest], rest=()) if self.rest else self
 
 
 @functools.lru_cache(maxsize=64)
@@ -119,12 +127,15 @@ def _loops_in(source: str) -> list[Loop]:
     except SyntaxError:
         return []
     found = []
+    following = _following(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.For | ast.AsyncFor):
             names = {part.id for part in ast.walk(node.target) if isinstance(part, ast.Name)}
             last = node.iter.end_lineno or node.lineno
             iterables = _expressions_in([node.iter])
-            found.append(Loop(node.lineno, last, node.body, frozenset(names), iterables))
+            after = following[id(node)] if any(map(_is_share, iterables)) else []
+            rest = tuple(each for each in after if not _rebinds(each, names))
+            found.append(Loop(node.lineno, last, node.body, frozenset(names), iterables, rest))
         elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
             values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
             body: list[ast.stmt] = [ast.Expr(part) for part in values]
@@ -132,6 +143,28 @@ def _loops_in(source: str) -> list[Loop]:
             last = node.end_lineno or node.lineno
             found.append(Loop(node.lineno, last, body, iterables=iterables))
     return found
+
+
+def _following(tree: ast.AST) -> dict[int, list[ast.stmt]]:
+    """Return what follows each statement in its block, by id."""
+    blocks = (
+        block
+        for node in ast.walk(tree)
+        for name in ("body", "orelse", "finalbody")
+        if isinstance(block := getattr(node, name, None), list)
+    )
+    return {id(each): block[place + 1 :] for block in blocks for place, each in enumerate(block)}
+
+
+def _rebinds(statement: ast.stmt, names: set[str]) -> bool:
+    """Return whether there is a loop in ``statement`` that binds one of ``names`` anew."""
+    loops = (node for node in ast.walk(statement) if isinstance(node, ast.For | ast.AsyncFor))
+    targets = (part for loop in loops for part in ast.walk(loop.target))
+    return any(isinstance(part, ast.Name) and part.id in names for part in targets)
+
+
+def _is_share(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and _function_name(node) == "share"
 
 
 def _expressions_in(trees: Iterable[ast.AST]) -> tuple[ast.expr, ...]:
