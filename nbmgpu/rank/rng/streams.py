@@ -64,6 +64,7 @@ class RandomStreams:
         self._passes: set[int] = set()
         self._in_notebook_stream = False
         self._inactive_states: Any = None
+        self._resumes = False
         self._last_states: Any = None  # of the own stream, at the end of the last pass
         self.host: HostStream | None = None
 
@@ -113,6 +114,7 @@ class RandomStreams:
         self.host = self.host or HostStream(self._own_seed(seed))  # seeded once per run
         if not self._passes:
             self._inactive_states = random_state.torch_states()
+            self._resumes = resume
             if resume and self._last_states is not None:
                 random_state.restore_torch(self._last_states)
             else:
@@ -178,6 +180,7 @@ class RandomStreams:
     def leave_all_steps(self) -> None:
         """Return to the notebook's stream, even if passes are unfinished."""
         if self.in_step:
-            self._last_states = random_state.torch_states()
+            if self._resumes:
+                self._last_states = random_state.torch_states()
             random_state.restore_torch(self._inactive_states)
         self._passes.clear()
