@@ -58,7 +58,11 @@ def start(tmp_path, last="", **options):
 
 @contextmanager
 def attach(run, **streams):
-    with subprocess.Popen([*COMMAND, run.id], text=True, **streams) as terminal:
+    def as_in_a_terminal():  # shells start what is in the background with SIGINT ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    options = {"text": True, "preexec_fn": as_in_a_terminal}
+    with subprocess.Popen([*COMMAND, run.id], **options, **streams) as terminal:
         try:
             yield terminal
         except BaseException:
