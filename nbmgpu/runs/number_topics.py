@@ -41,6 +41,7 @@ MAY_DIFFER = {
     "local-values-written": "keeps values of each rank's shard",
     "old-divisor": "divides its loss by a tensor that may not be a count",
     "sum-with-fixed-term": "adds a term that every rank has in full to a sum",
+    "whole-batch-used": "uses the whole batch on every rank, beside its shard",
     "summed-penalty": "adds a penalty that every rank has in full to a sum",
     "other-dimension-first": "reduces another dimension before that of samples",
     "unknown-loss": "gets its loss from code that hides its reduction",

@@ -140,7 +140,23 @@ RESTARTS = {
         """,
 }
 
+for loss in ("model(rows).square().sum() / 9", "(model(x).sum() + model(rows).square().sum()) / 9"):
+    RESTARTS[f"the whole batch in {loss}"] = f"""
+        for i in range(0, 8, 4):
+            rows = X[i : i + 4]
+            for x in nbmgpu.share(rows):
+                loss = {loss}
+                STEP
+        """
+
 NO_RESTARTS = {
+    "the same name": """
+        for i in range(0, 8, 4):
+            x = X[i : i + 4]
+            for x in nbmgpu.share(x):
+                loss = model(x).square().sum()
+                STEP
+        """,
     "another loop binds the names": """
         for i in range(0, 8, 4):
             for x in nbmgpu.share(X[i : i + 4]):

@@ -14,6 +14,7 @@ from nbmgpu.rank.rng.draw_detector import DrawDetector
 from nbmgpu.rank.rng.generators import reachable_generators
 from nbmgpu.rank.source_analysis.stack_frames import LIBRARIES, frame_outside
 from nbmgpu.rank.source_analysis.training_loops import loop_trains
+from nbmgpu.rank.source_analysis.whole_batch_use import loop_uses_whole_batch
 
 from .batch_split import min_samples_of_remainder, split_batch
 
@@ -79,6 +80,8 @@ class SharedBatches:
             self._trains[key] = bool(loop_trains(frame))
             if self._trains[key]:
                 self._loaders.note_sizes(frame)
+                if self._context.rank_info.splits_batches and loop_uses_whole_batch(frame):
+                    self._context.recorder.notice("whole-batch-used", notices.WHOLE_BATCH_USED)
         return self._trains[key]
 
     def _pass(

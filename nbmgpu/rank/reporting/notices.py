@@ -140,6 +140,11 @@ SUM_WITH_FIXED_TERM = (
     "has the whole term, so it counts once per rank. Divide it by the world size "
     "(`/ torch.distributed.get_world_size()`), or average both terms over their samples."
 )
+WHOLE_BATCH_USED = (
+    "The loop over nbmgpu.share also reads a tensor that its batch is made of. Each rank computes "
+    "that in full, so a sum over it counts once per rank. Share the tensor, and use the rank's "
+    "part of it."
+)
 OLD_DIVISOR = (
     "The loss is a sum divided by a tensor that was created before the batch. A tensor in the "
     "denominator is treated as a count over this rank's shard, such as that of a mask, and "

@@ -8,7 +8,7 @@ OF_SHARDS = frozenset({
     "part-of-batch", "position-in-batch", "prefetched-batches", "random-data", "random-host",
     "random-step", "repeated-batch", "scaled-penalty", "sharded-metric", "single-sample-losses",
     "size-checked", "sum-with-fixed-term", "summed-penalty", "tensor-hooks",
-    "two-loaders", "unknown-loss", "unsharded-batches", "vector-loss",
+    "two-loaders", "unknown-loss", "unsharded-batches", "vector-loss", "whole-batch-used",
 })  # fmt: skip
 """What does not apply where all ranks have the same samples."""
 

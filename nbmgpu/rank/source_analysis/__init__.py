@@ -10,5 +10,6 @@
 - ``gradient_reads``: reads of gradients of tensors that are not parameters.
 - ``size_expressions``: expressions whose value is a batch size.
 - ``made_batches``: batches that a cell makes without a loader.
+- ``whole_batch_use``: uses of the whole batch beside a rank's part of it.
 - ``notebook_code``: the names and numbers that the notebook's code uses.
 """

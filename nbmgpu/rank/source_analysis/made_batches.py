@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .called_functions import calls_in, parse_cell
+from .size_expressions import names_in
 
 
 def made_batches(cell: str, namespace: Mapping[str, Any]) -> list[str]:
@@ -27,7 +28,8 @@ def made_batches(cell: str, namespace: Mapping[str, Any]) -> list[str]:
     derived: set[str] = set()
     for names, value in _assignments(body):
         indexed = _indexed(value)
-        if _names_in(indexed or value) & (made.keys() | derived):
+        read = {node.id for node in names_in(indexed or value)}
+        if read & (made.keys() | derived):
             derived.update(names)
         elif indexed is not None or _called_name(value) in functions:
             made.update(dict.fromkeys(names))
@@ -57,10 +59,6 @@ def _stored(target: ast.expr) -> Iterator[str]:
     """Yield the plain names that an assignment to ``target`` binds."""
     parts = target.elts if isinstance(target, ast.Tuple) else [target]
     return (part.id for part in parts if isinstance(part, ast.Name))
-
-
-def _names_in(value: ast.expr) -> set[str]:
-    return {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
 
 
 def _indexed(value: ast.expr) -> ast.expr | None:
