@@ -25,6 +25,7 @@ from nbmgpu.report.summary import summary_html, summary_text
 from nbmgpu.runs.run import Run, find_run, list_runs
 
 from .clean_command import clean_text
+from .debug_command import debug_in
 from .engine_command import engine_text
 from .export_command import export_text
 from .info import info_text
@@ -140,6 +141,13 @@ def _parse_names_and_options(rest: str) -> tuple[TrainingObjects, RunOptions]:
 def clean(rest: str) -> None:
     """Remove old or large runs, and say what all runs take on the disk."""
     print(clean_text(rest))
+
+
+def debug(rest: str) -> None:
+    """Open the debugger in the frames of a rank that raised an exception."""
+    shell = NotebookContext.current().shell
+    assert shell is not None  # which has called this magic
+    debug_in(shell, rest)
 
 
 def engine(rest: str) -> None:

@@ -13,12 +13,11 @@ from IPython.core.display_trap import DisplayTrap
 from IPython.core.error import StdinNotImplementedError
 
 from nbmgpu.errors import OptionError, RankError, format_message
-from nbmgpu.rank.source_analysis.stack_frames import is_of_library
 from nbmgpu.runs.failure import unpickled_error
 from nbmgpu.runs.post_mortem import PostMortem, load_post_mortem, saved_ranks
 from nbmgpu.runs.run import Run, find_run, list_runs
 
-from .rebuilt_traceback import rebuilt_traceback
+from .rebuilt_traceback import is_hidden, rebuilt_traceback
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -64,7 +63,7 @@ class DebugCommand:
         return cls("".join(words), rank)
 
 
-def debug(shell: InteractiveShell, rest: str) -> None:
+def debug_in(shell: InteractiveShell, rest: str) -> None:
     """Open the debugger in the frames that the words ``rest`` name.
 
     Where the front end has no input, as in nbconvert, print their variables instead.
@@ -102,7 +101,7 @@ def _variables_text(saved: PostMortem) -> str:
     """Return the variables of each frame, for front ends without input."""
     parts = []
     for frame in saved.frames:
-        if is_of_library(frame.file) and frame is not saved.frames[-1]:
+        if is_hidden(frame, saved):
             continue
         parts.append(f"{frame.file}, line {frame.line}, in {frame.function}")
         for name, value in frame.values().items():

@@ -17,7 +17,6 @@ from nbmgpu.options.run_options import RunOptions
 from nbmgpu.runs.failure import plain
 from nbmgpu.ui.live_output import LiveOutput
 
-from .debug_command import debug
 from .help import usage
 from .tracebacks import plain_errors
 
@@ -74,8 +73,6 @@ def run_line(shell: InteractiveShell, line: str) -> Any:
     from . import commands  # also imports the advisor
 
     with plain_errors(shell):
-        if command == "debug":
-            return debug(shell, rest.strip())
         return getattr(commands, command)(rest.strip())
 
 

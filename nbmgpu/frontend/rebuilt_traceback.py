@@ -36,12 +36,17 @@ def rebuilt_traceback(saved: PostMortem, namespace: Mapping[str, Any]) -> Traceb
         else:
             names = dict(vars(sys.modules[frame.module])) if frame.module in sys.modules else {}
         variables = names if _is_cell(frame) else frame.values()
-        if traceback is not None and is_of_library(frame.file):
+        if is_hidden(frame, saved):
             variables[HIDDEN] = True
         made = _run(frame, names, variables)
         traceback = TracebackType(traceback, made.tb_frame, made.tb_lasti, frame.line)
     assert traceback is not None
     return traceback
+
+
+def is_hidden(frame: Frame, saved: PostMortem) -> bool:
+    """Return whether a frame is a library's, and not the innermost one."""
+    return frame is not saved.frames[-1] and is_of_library(frame.file)
 
 
 def _is_cell(frame: Frame) -> bool:

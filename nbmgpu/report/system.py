@@ -13,7 +13,7 @@ from nbmgpu.formatting import format_bytes
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.usage import Usage
 
-from .curves import CurveLine, encode_points
+from .curves import CurveLine, downsample, encode_points
 
 Unit = Literal["percent", "bytes", "bytes/s"]
 Quantity = Literal["cpu", "memory", "gpu", "gpu_memory", "sent"]
@@ -94,10 +94,7 @@ def _summary(times: list[np.ndarray], values: list[np.ndarray], unit: Unit) -> l
 
 
 def _line(name: str, times: np.ndarray, values: np.ndarray, unit: Unit) -> CurveLine:
-    if len(times) > POINTS:
-        every = math.ceil(len(times) / POINTS)
-        kept = np.arange(len(times) - 1, -1, -every)[::-1]  # the newest is one of them
-        times, values = times[kept], values[kept]
+    times, values = downsample(times, values, POINTS)
     last = float(values[-1])
     return CurveLine(
         name, _formatted(last, unit), math.isfinite(last), len(times), encode_points(times, values)
