@@ -25,6 +25,9 @@ LAYERS = """
 model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 9), nn.ReLU(inplace=True),
                       nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 4))
 """
+LARGE_EPS = ADAM.replace("lr=1e-2", "lr=1e-2, eps=1e-4")
+"""Gradients in the size of their rounding then do not make steps of ``lr``."""
+
 SGD = "opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)\n"
 
 DROPOUT = """
@@ -248,7 +251,7 @@ CASES = [
     idiom("a layer frozen after an epoch", TRAIN.replace(
         "    for x", "    model[2].requires_grad_(epoch == 0)\n    for x"), setup=LAYERS + ADAM),
     idiom("a layer that has no gradient at first", TRAIN.replace(
-        "model(x)", "(model[:2](x)[:, :4] if len(losses) < 3 else model(x))"), setup=LAYERS + ADAM),
+        "model(x)", "(model[:2](x)[:, :4] if len(losses) < 3 else model(x))"), setup=LAYERS + LARGE_EPS),
     idiom("evaluation, averages of weights, saved and loaded", TRAIN + """
     with torch.no_grad():
         losses.append(model.eval()(X).mean().item())

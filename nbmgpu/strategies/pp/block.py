@@ -102,6 +102,7 @@ class PipelineBlock:
         self.used_outputs: set[int] = set()
         self._infos: dict[Any, BlockInfo] = {}
         self._changes = False
+        self._recurrent = [m for m in self.module.modules() if isinstance(m, nn.RNNBase)]
 
     @property
     def owner(self) -> int:
@@ -269,7 +270,7 @@ class PipelineBlock:
     def _register(self, running: bool) -> None:
         for owned in self.parameters:
             owned.register(running)
-        update_rnn_weights(self.module.modules())
+        update_rnn_weights(self._recurrent)
 
     def _check_shard(self, shard: TensorShard) -> StrategyError | None:
         """Return the error of gathering a parameter that is not of this block."""
