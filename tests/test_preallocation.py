@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nbmgpu.runs.event_file import EventTail, EventWriter
-from nbmgpu.runs.events import Heartbeat, Notice
+from nbmgpu.runs.events import Heartbeat, Metrics, Notice, Restart, Status
 from nbmgpu.runs.preallocation import RESERVE, ReservedSpace, allocate
 
 
@@ -53,8 +53,22 @@ def test_unused_space_is_released(path: Path) -> None:
     assert allocated_bytes(path) < RESERVE
 
 
-def test_writing_to_a_full_disk_raises_an_error() -> None:
+def test_events_that_explain_an_error_are_not_lost_in_silence() -> None:
     writer = EventWriter(Path("/dev/full"), 0)
     with pytest.raises(OSError, match="No space left on device"):
-        writer.emit(Notice, topic="a", text="b")
+        writer.emit(Restart, reason="a")
     writer.close()
+
+
+def test_rare_events_wait_for_space_and_frequent_ones_are_dropped(path: Path) -> None:
+    writer = EventWriter(Path("/dev/full"), 0)
+    for step in range(3):
+        writer.emit(Metrics, name="loss", steps=[step], values=[0.0], weights=[1.0])
+    writer.emit(Status, state="collecting")
+    writer._file.close()
+    writer._file = path.open("ab", buffering=0)  # there is space again
+    writer.emit(Status, state="finished")
+    writer.close()
+    notice, *others = EventTail(path).read()
+    assert "No space left on device. Metrics and output are missing" in notice.text
+    assert [event.state for event in others] == ["collecting", "finished"]

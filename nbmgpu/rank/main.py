@@ -59,6 +59,7 @@ def run_rank(run: Run, environment: RankEnvironment) -> NoReturn:
         log = run.log_path(rank)
         stdio.redirect(log)
         events = EventWriter(run.events_path(f"rank-{rank}"), rank)
+        stdio.on_full_disk(events.report_full_disk)
         hang_reports = HangReports(run.folder, rank)  # first: its signal ends other processes
         device = run.record.devices[rank]
         events.emit(Started, **own_process(), device=device, host=environment.host)

@@ -12,8 +12,9 @@ import re
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -22,6 +23,7 @@ from nbmgpu.runs.event_file import EventTail, EventWriter
 from nbmgpu.runs.events import Exited, Restart
 from nbmgpu.runs.failure import LOST_CONNECTION
 from nbmgpu.runs.number_topics import DIFFERS, MAY_DIFFER, SAME_WORK
+from nbmgpu.runs.preallocation import DISK_FULL
 from nbmgpu.runs.undo_log import UndoLog
 
 from .files.paths import resolve_parent
@@ -36,6 +38,7 @@ WITHIN_OF_ERROR = 10.0
 
 SAME_ERRORS = (MemoryError, torch.OutOfMemoryError, OptionError, StrategyError)
 """Exceptions that whole batches do not prevent: they need more memory, or are about options."""
+
 
 REPORTED_WITHIN = 0.5
 """Seconds within which the launcher reports the end of a rank."""
@@ -133,8 +136,9 @@ class RestartRequest:
 
         It may have the size of a batch written out, or end a loop by what is in a shard.
         """
+        is_full = isinstance(error, OSError) and error.errno in DISK_FULL
         is_of_cell = isinstance(error, Exception) and not isinstance(error, SAME_ERRORS)
-        if is_of_cell and self._seconds < WITHIN_OF_ERROR and self.possible:
+        if is_of_cell and not is_full and self._seconds < WITHIN_OF_ERROR and self.possible:
             lost = re.search(LOST_CONNECTION, str(error))
             if lost and self._another_rank_has_failed():
                 return
@@ -153,9 +157,10 @@ class RestartRequest:
             time.sleep(0.01)
         return False
 
-    def _exit(self, reason: str) -> NoReturn:
-        self._events.emit(Restart, reason=reason)
-        os._exit(EXIT_CODE)  # the kernel ends the others, which may wait for this one
+    def _exit(self, reason: str) -> None:
+        with suppress(OSError):  # the disk is full: the kernel would not see why
+            self._events.emit(Restart, reason=reason)
+            os._exit(EXIT_CODE)  # the kernel ends the others, which may wait for this one
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "open":

@@ -151,7 +151,7 @@ class RankShell(InteractiveShell):
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except OSError as unwritten:  # disk full: the last output is lost
+            except OSError as unwritten:  # a stream of the cell's own
                 if error is None:
                     error, self.last_traceback = unwritten, format_exception_only(unwritten)
         after = {name for name in self.user_ns if not self.is_own(name)}

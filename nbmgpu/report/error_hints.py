@@ -42,10 +42,9 @@ KNOWN: dict[str, Hint] = {
             "A DataLoader worker ran out of memory, often because /dev/shm is full.",
             "fewer workers (num_workers) in the DataLoader, or more room in /dev/shm",
         ),
-    r"No space left on device": Hint(
+    r"No space left on device|Disk quota exceeded": Hint(
         "The disk is full, or /dev/shm, which DataLoader workers use.",
-        "free disk space, NBMGPU_RUNS=<another folder> for the logs, or "
-        "num_workers=0 in the DataLoader",
+        "free disk space, or num_workers=0 in the DataLoader",
     ),
     r"Expected more than 1 value per channel": Hint(
         "Batch normalization got a single sample, perhaps in the last batch of an epoch.",

@@ -5,16 +5,28 @@ from __future__ import annotations
 import errno
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from .event_lines import decode, encode
-from .events import HIGH_VOLUME, E, Event
-from .preallocation import ReservedSpace
+from .events import HIGH_VOLUME, NOT_AWAITING_SPACE, E, Event, Notice
+from .preallocation import DISK_FULL, ReservedSpace
+
+FULL_DISK = (
+    "Nothing more can be written to the folder of runs: {error}. Metrics and output are missing "
+    "from here on; the cell goes on, and its results come back. Free some space, or set "
+    "NBMGPU_RUNS to another folder for the next run."
+)
 
 
 class EventWriter:
-    """Appends the events of one process to its file, with one ``write`` call per event."""
+    """Appends the events of one process to its file, with one ``write`` call per event.
+
+    A full disk ends neither a launcher, and with it the ranks, nor a cell that has trained for
+    hours.  Frequent events are dropped, with a notice.  Rare ones use space that was reserved;
+    where none can be, as under a quota of btrfs, they wait until they fit.
+    """
 
     def __init__(self, path: Path, rank: int) -> None:
         """Open ``path`` for appending; ``rank`` is stamped on every event."""
@@ -22,26 +34,59 @@ class EventWriter:
         self.rank = rank
         self._file = path.open("ab", buffering=0)
         self._reserve = ReservedSpace(self._file.fileno())
+        self._waiting = b""
+        self._has_reported = False
 
     def emit(self, cls: type[E], **fields: Any) -> E:
         """Write an event of type ``cls`` with the current time; return it.
 
         Raises:
-            OSError: the disk is full; nothing of the event was written.
+            OSError: the disk is full, and the event is one of ``NOT_AWAITING_SPACE``; nothing of it
+                was written.
         """
         event = cls(time=time.time(), rank=self.rank, **fields)
         line = encode(event).encode() + b"\n"
-        if cls in HIGH_VOLUME:
-            self._reserve.ensure(len(line))
-        written = self._file.write(line)
-        if written < len(line):
-            self._file.truncate(self._file.seek(0, os.SEEK_END) - written)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        try:
+            if cls in HIGH_VOLUME:
+                self._reserve.ensure(len(line))
+            self._append(line)
+        except OSError as error:
+            if cls in NOT_AWAITING_SPACE or error.errno not in DISK_FULL:
+                raise
+            if cls in HIGH_VOLUME:
+                self.report_full_disk(error)
+            else:
+                self._waiting += line
         return event
 
+    def report_full_disk(self, error: OSError) -> None:
+        """Emit a notice, once, that what is written from now on is missing."""
+        if not self._has_reported:
+            self._has_reported = True
+            self.emit(Notice, topic="full-disk", text=FULL_DISK.format(error=error.strerror))
+
+    def _append(self, line: bytes) -> None:
+        """Write all lines that wait and ``line``, or nothing.
+
+        Raises:
+            OSError: they do not fit.
+        """
+        waiting, self._waiting = self._waiting, b""
+        lines = waiting + line
+        try:
+            written = self._file.write(lines)
+            if written < len(lines):
+                self._file.truncate(self._file.seek(0, os.SEEK_END) - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            self._waiting = waiting + self._waiting
+            raise
+
     def close(self) -> None:
-        """Close the file; later events raise ValueError."""
+        """Close the file; events that do not fit are lost, and later ones raise ValueError."""
         if not self._file.closed:
+            with suppress(OSError):
+                self._append(b"")
             self._reserve.release()
         self._file.close()
 

@@ -330,6 +330,9 @@ EVENT_TYPES: dict[str, type[Event]] = {
 }  # fmt: skip
 
 HIGH_VOLUME = (Metrics, Progress, Display, Stderr, Heartbeat)
-"""Frequent events; on a full disk they leave the reserved space to events that explain why."""
+"""Frequent events; on a full disk they are dropped, and leave the reserved space to others."""
+
+NOT_AWAITING_SPACE = (Failure, Restart, Hang)
+"""Events that raise an ``OSError`` on a full disk, as the process then does something else."""
 
 E = TypeVar("E", bound=Event)

@@ -26,6 +26,7 @@ from nbmgpu.system.ownership import require_own
 from .events import Failure, Hang
 from .folder import post_mortem_path
 from .hang_text import hang_report
+from .preallocation import disk_is_full
 from .run import Run
 from .view import NODE_LOST
 
@@ -101,8 +102,17 @@ def exception_of(run: Run) -> BaseException | None:
         return plain(_silent(run, view.exited_silently))
     if view.failure is not None:
         return _raised(run, view.failure)
-    what = f"Run {run.id} ended without a report ({state}): its launcher was killed or has failed."
+    what = f"Run {run.id} ended without a report ({state}): {_why_without_report(run)}."
     return plain(LaunchError(_unsupervised(run, what)))
+
+
+def _why_without_report(run: Run) -> str:
+    if not disk_is_full(run.folder):
+        return "its launcher was killed or has failed"
+    return (
+        "nothing can be written to its folder, as its disk is full, or your quota is used up. Free "
+        "some space there, or set NBMGPU_RUNS to another folder"
+    )
 
 
 def _unsupervised(run: Run, what: str) -> str:

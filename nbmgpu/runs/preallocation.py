@@ -11,12 +11,14 @@ import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 RESERVE = 1 << 16
 """Bytes beyond the end of a file that frequent events do not use."""
 
 KEEP_SIZE = 0x01
-FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of an ``OSError``: there is no space, or the user's quota is used up."""
 
 
 class ReservedSpace:
@@ -58,8 +60,32 @@ def allocate(fd: int, end: int) -> bool:
         return False
     if _fallocate(fd, KEEP_SIZE, 0, end) == 0:
         return True
-    if (number := ctypes.get_errno()) in FULL:
+    if (number := ctypes.get_errno()) in DISK_FULL:
         raise OSError(number, os.strerror(number))
+    return False
+
+
+def require_space(folder: Path, nbytes: int = RESERVE) -> None:
+    """Raise an error unless ``nbytes`` can be written into ``folder``.
+
+    Raises:
+        OSError: the disk is full or read-only, the user's quota is used up, or there is no folder.
+    """
+    path = folder / ".space"
+    with path.open("wb") as file:
+        try:
+            if not allocate(file.fileno(), nbytes):
+                file.write(b"\0")
+        finally:
+            path.unlink()
+
+
+def disk_is_full(folder: Path) -> bool:
+    """Return whether the smallest file does not fit into ``folder``."""
+    try:
+        require_space(folder)
+    except OSError as error:
+        return error.errno in DISK_FULL
     return False
 
 

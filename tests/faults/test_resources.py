@@ -1,4 +1,4 @@
-"""Folders that are full, read-only or removed, and memory that a control group limits.
+"""Folders that are full, beyond a quota, read-only or removed, and memory that is limited.
 
 ``tests/kernel/test_resource_limits.py`` fills ``/dev/shm``, and the disk by output.
 """
@@ -25,6 +25,22 @@ pytestmark = [
 ]
 
 SMALL = 'mount -t tmpfs -o size=8m tmpfs "$NBMGPU_RUNS"'
+QUOTA = (
+    'truncate -s 160M "$FAULTS_FOLDER/disk" && mkfs.btrfs -q "$FAULTS_FOLDER/disk" >&2'
+    ' && mount -o loop "$FAULTS_FOLDER/disk" "$NBMGPU_RUNS"'
+    ' && btrfs quota enable "$NBMGPU_RUNS" && btrfs qgroup limit 8M "$NBMGPU_RUNS"'
+)
+"""A disk with room, of which this user may use 8 MiB; btrfs, whose quotas hold for root, too."""
+
+DISKS = {"no space left on": SMALL, "disk quota exceeded": QUOTA}
+"""What is mounted, by the beginning of the error."""
+
+FULL = {
+    "no space left on": Expected(),
+    # btrfs lets nobody write into space that is reserved, so the end of the run is not reported.
+    "disk quota exceeded": Expected("LaunchError|", "your quota is used up|", "all"),
+}
+
 READ_ONLY = 'mount -t tmpfs -o ro tmpfs "$NBMGPU_RUNS"'
 MEMORY = Path("/sys/fs/cgroup/memory")
 
@@ -48,14 +64,24 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewSession]:
         session.close()
 
 
+@pytest.fixture(params=DISKS)
+def disk(request: pytest.FixtureRequest) -> str:
+    """Return the error of a disk on which 8 MiB can be written."""
+    if DISKS[request.param] == QUOTA and shutil.which("mkfs.btrfs") is None:
+        pytest.skip("btrfs-progs is not installed")
+    return str(request.param)
+
+
 def fill(folder: Path) -> Path:
-    """Fill the disk; return the file that does."""
-    free = os.statvfs(folder)
-    assert free.f_blocks * free.f_frsize < 1 << 24, "this is not the small disk"
+    """Write until the disk is full, or the quota is used up; return the file."""
     path = folder / "filler"
-    with path.open("wb") as file, contextlib.suppress(OSError):
-        file.write(bytes(free.f_bavail * free.f_frsize))
-    return path
+    with path.open("wb", buffering=0) as file:
+        for _ in range(1 << 14):
+            try:
+                file.write(bytes(1 << 10))
+            except OSError:
+                return path
+    raise AssertionError("this is not the small disk")
 
 
 class Removal(Fault):
@@ -69,30 +95,26 @@ class Removal(Fault):
         self.act(self)
 
 
-FULL = {
-    "training": Expected("OSError|", "No space left on device|", "trained"),
-    "sending": Expected(),
-}
-
-
-@pytest.mark.parametrize("phase", FULL)
-def test_the_disk_fills_up(limited: NewSession, phase: str) -> None:
-    session = limited(SMALL)
+@pytest.mark.parametrize("phase", ["training", "sending"])
+def test_the_disk_fills_up(limited: NewSession, disk: str, phase: str) -> None:
+    session = limited(DISKS[disk])
     fault = Removal(session, phase, lambda fault: fill(session.runs))
     reply = fault.inject()
     assert reply is not None
     (session.runs / "filler").unlink()
-    found = problems(session, FULL[phase], reply) + next_run_problems(session)
+    found = problems(session, FULL[disk], reply) + next_run_problems(session)
     remove_runs(session)
     assert not found, summary(fault.case, found)
 
 
-def test_a_checkpoint_that_does_not_fit_is_said_and_the_cell_goes_on(limited: NewSession) -> None:
-    session = limited(SMALL)
+def test_a_checkpoint_that_does_not_fit_is_said_and_the_cell_goes_on(
+    limited: NewSession, disk: str
+) -> None:
+    session = limited(DISKS[disk])
     reply = session.ask(cell=TRAIN, options={"checkpoint_every": "10steps"}, **LARGE)
     found = problems(session, Expected(), reply, checkpoints=True)
     assert "could not be written" in reply["notices"]["checkpoint-failed"]
-    assert "no space left on the disk" in reply["notices"]["checkpoint-failed"]
+    assert disk in reply["notices"]["checkpoint-failed"]
     assert not list(session.runs.glob("*/checkpoints/step-*"))
     found += next_run_problems(session)
     remove_runs(session)

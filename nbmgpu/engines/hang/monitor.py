@@ -10,6 +10,7 @@ from contextlib import suppress
 from nbmgpu.engines.rank_processes import RankProcesses
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Hang
+from nbmgpu.runs.preallocation import disk_is_full
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.stacks import (
     STACK_SIGNAL,
@@ -77,7 +78,7 @@ class HangMonitor:
         if reported is not None and self._quiet(now) < reported.seconds:  # there was progress
             self._emit(over=True)
             self._reported = self._asked = None
-        elif not self._hangs(now):
+        elif not self._hangs(now) or disk_is_full(self._run.folder):  # nothing tells of progress
             self._asked = None
         elif self._asked is not None:
             asked, offsets = self._asked

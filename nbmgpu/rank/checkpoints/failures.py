@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -9,28 +10,12 @@ from pathlib import Path
 from nbmgpu.formatting import format_bytes
 from nbmgpu.rank.files.writes import unpatched
 from nbmgpu.rank.reporting.recorder import Recorder
-from nbmgpu.runs.preallocation import allocate
+from nbmgpu.runs.preallocation import require_space
 
 NOT_WRITTEN = (
     "The checkpoint after step {step} could not be written: {error}. The cell goes on; the next "
     "checkpoint is tried again."
 )
-
-
-def require_space(folder: Path, nbytes: int) -> None:
-    """Make ``folder``, and raise an error unless ``nbytes`` can be written into it.
-
-    Raises:
-        OSError: the disk is full or read-only.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / ".space"
-    with path.open("wb") as file:
-        try:
-            if not allocate(file.fileno(), nbytes):
-                file.write(b"\0")
-        finally:
-            path.unlink()
 
 
 def discard(folder: Path, step: int, nbytes: int, cause: str, recorder: Recorder) -> None:
@@ -62,9 +47,15 @@ def _missing_space(folder: Path, nbytes: int) -> str:
 
     On a full disk torch's writer of archives fails by an assertion.
     """
+    needed = format_bytes(nbytes)
     with suppress(OSError):
         free = shutil.disk_usage(folder).free
         if free < nbytes:
-            left, needed = format_bytes(free), format_bytes(nbytes)
+            left = format_bytes(free)
             return f"no space left on the disk ({left} are free, of {needed} for its tensors)"
+    try:
+        require_space(folder, nbytes)
+    except OSError as error:
+        if error.errno == errno.EDQUOT:
+            return f"disk quota exceeded ({needed} are needed for its tensors)"
     return ""

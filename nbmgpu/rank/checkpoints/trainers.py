@@ -19,9 +19,10 @@ from nbmgpu.rank.store.broadcast import barrier, broadcast_from_rank_0
 from nbmgpu.runs.checkpoint import RANDOM, Checkpoint, complete, remove_old, step_folder
 from nbmgpu.runs.checkpoint_description import CheckpointDescription
 from nbmgpu.runs.events import CheckpointWritten
+from nbmgpu.runs.preallocation import require_space
 from nbmgpu.runs.trainer_checkpoint import TrainerLibrary
 
-from .failures import discard, require_space, text_of
+from .failures import discard, text_of
 from .position import restore_position, training_position
 from .random_positions import RandomPosition
 from .schedule import CheckpointSchedule
@@ -156,7 +157,7 @@ class TrainerCheckpoints:
         rank, step = session.rank_info.rank, session.progress.trained_step
         self._schedule.restart()
         folder, needed = step_folder(self._run.folder, step), state_bytes(session.trained.units)
-        error = _error_of(functools.partial(require_space, folder, needed)) if rank == 0 else ""
+        error = _error_of(functools.partial(_make, folder, needed)) if rank == 0 else ""
         if not (error := broadcast_from_rank_0(error)):
             error = self._save(save, folder)
         begun_with = None if ends_epoch else self._random.newest_pass
@@ -218,3 +219,9 @@ def _error_of(write: Callable[[], None]) -> str:
     except Exception as error:  # of the library, or of one that it writes with
         return text_of(error)
     return ""
+
+
+def _make(folder: Path, nbytes: int) -> None:
+    """Make the folder of a checkpoint of ``nbytes``, which must fit."""
+    folder.mkdir(parents=True, exist_ok=True)
+    require_space(folder, nbytes)

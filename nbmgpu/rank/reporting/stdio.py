@@ -16,12 +16,41 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from nbmgpu.runs.preallocation import DISK_FULL
 
 _stdout: io.TextIOWrapper | None = None
+_on_full_disk: Callable[[OSError], object] | None = None
 _flushing = threading.Lock()
 
 FLUSH_INTERVAL = 0.1
 """Seconds between calls of ``flush_partial_line``."""
+
+
+class _LogFile(io.FileIO):
+    """Drops output that does not fit on the disk: a cell should not fail by what it prints."""
+
+    def write(self, data: Any) -> int:
+        """Write ``data``, or as much of it as fits."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            drop(error)
+            return len(data)
+
+
+def drop(error: OSError) -> None:
+    """Report that output was dropped because the disk is full; raise any other ``error``."""
+    if _on_full_disk is None or error.errno not in DISK_FULL:
+        raise error
+    _on_full_disk(error)
+
+
+def on_full_disk(report: Callable[[OSError], object]) -> None:
+    """Call ``report`` with the error of a full disk, and drop the output."""
+    global _on_full_disk
+    _on_full_disk = report
 
 
 def redirect(log: Path) -> None:
@@ -48,7 +77,7 @@ def redirect(log: Path) -> None:
 def _stream(fd: int) -> io.TextIOWrapper:
     """Return a line-buffered stream: a killed process loses at most a partial line."""
     # Buffered: writes of two threads to a raw file may be reordered.
-    buffered = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
+    buffered = io.BufferedWriter(_LogFile(fd, "w", closefd=False))
     return io.TextIOWrapper(buffered, encoding="utf-8", errors="replace", line_buffering=True)
 
 
@@ -118,7 +147,10 @@ class MarkedStderr(io.TextIOBase):
         flush_partial_line()
         start = log_size(self._log)
         self._mark(start, start + len(data))
-        os.write(2, data)
+        try:
+            os.write(2, data)
+        except OSError as error:
+            drop(error)
 
 
 def log_size(log: Path) -> int:
