@@ -1,6 +1,7 @@
 """A cell of many small steps, with metrics and output: no process of its run grows with them.
 
-``NBMGPU_LONG_RUN_MINUTES=30 pytest -s tests/faults/test_long_run.py`` prints the memory over time.
+``NBMGPU_LONG_RUN_MINUTES=30 pytest -s tests/faults/test_long_run.py`` prints the memory over time;
+``NBMGPU_LONG_RUN_PAUSE=0.05`` leaves the processors to other work.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ pytestmark = [
 ]
 
 MINUTES = float(os.environ.get("NBMGPU_LONG_RUN_MINUTES", "3"))
+PAUSE = float(os.environ.get("NBMGPU_LONG_RUN_PAUSE", "0.005"))
+"""Seconds between two steps."""
+
 SAMPLES = 60
 """Times at which memory is measured, in all."""
 
@@ -39,7 +43,7 @@ while time.time() < end:
         nbmgpu.log(loss=loss.item())
         if n % 10 == 0:
             print("step", n, "loss", loss.item())
-        time.sleep(0.005)
+        time.sleep(PAUSE)
 answer = n
 """
 
@@ -96,7 +100,7 @@ def test_memory_does_not_grow_with_steps(tmp_path: Path) -> None:
     try:
         session.ask(cell="answer = 6 * 7")
         session.known = set(os.listdir(session.runs))
-        names = {"SECONDS": str(60 * MINUTES)}
+        names = {"SECONDS": str(60 * MINUTES), "PAUSE": str(PAUSE)}
         options = {"strategy": "ddp", "exact": "never"}
         session.send({"cell": CELL, "names": names, "options": options})
         run = session.new_run()

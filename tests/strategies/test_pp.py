@@ -251,7 +251,8 @@ CASES = [
     idiom("a layer frozen after an epoch", TRAIN.replace(
         "    for x", "    model[2].requires_grad_(epoch == 0)\n    for x"), setup=LAYERS + ADAM),
     idiom("a layer that has no gradient at first", TRAIN.replace(
-        "model(x)", "(model[:2](x)[:, :4] if len(losses) < 3 else model(x))"), setup=LAYERS + LARGE_EPS),
+        "model(x)", "(model[:2](x)[:, :4] if len(losses) < 3 else model(x))"),
+        setup=LAYERS + LARGE_EPS),
     idiom("evaluation, averages of weights, saved and loaded", TRAIN + """
     with torch.no_grad():
         losses.append(model.eval()(X).mean().item())
