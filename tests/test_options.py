@@ -78,6 +78,12 @@ def test_the_canonical_line_has_the_strategy_and_nondefault_options():
         ("--num_gpus 2", "The closest is --gpus", "--strategy ddp --gpus 2"),
         ("--dry_run -g 2", "The closest is --dry-run", "--strategy ddp --gpus 2 --dry-run"),
         ("--zorp 3 --cpu", "--background", "--strategy ddp --cpu"),
+        (
+            "--tp_size 2 --dp-replicate-size=2 -g 4",
+            "are given together: --mesh dp=2,tp=2",
+            "--strategy tp --gpus 4 --mesh tp=2,dp=2",
+        ),
+        ("--tensor-parallel-size", "no flag --tensor-parallel-size", "--strategy tp --mesh tp=1"),
         ("--help", "--timeout SECONDS", "--strategy ddp"),
         ("2", "'2' is not a flag", "--strategy ddp --gpus 2"),
         ("none --cpu", "'none' is not a flag", "--strategy none --cpu"),

@@ -1,4 +1,4 @@
-"""The text of ``%mgpu info``: devices, versions and missing packages.
+"""The text of ``%mgpu info``: devices, the last run, versions and missing packages.
 
 Versions are read from package metadata, without importing large packages and without creating a
 CUDA context.
@@ -17,7 +17,9 @@ from nbmgpu.devices.placement import place_ranks
 from nbmgpu.devices.probe import Machine, probe, torch_build
 from nbmgpu.engines.registry import get_engine
 from nbmgpu.errors import OptionError
+from nbmgpu.kernel import executor
 from nbmgpu.options.run_options import RunOptions
+from nbmgpu.report.text_format import headline, rank_lines
 from nbmgpu.runs.engine_plugins import engine_names
 
 from . import engine_command
@@ -52,6 +54,7 @@ def info_text(machine: Machine | None = None) -> str:
         "Devices": device_lines(machine),
         "Engines": engine_lines(),
         "Engine profiles": profile_lines(),
+        "Last run": last_run_lines(),
         "Versions": version_lines(),
         "GPU memory held by this kernel": kernel_memory_lines(),
         "Missing": missing_lines(machine),
@@ -93,6 +96,20 @@ def profile_lines() -> list[str]:
         return [f"  {line}" for line in engine_command.profile_lines()]
     except OptionError as error:
         return [f"  {error}"]
+
+
+def last_run_lines() -> list[str]:
+    """Return how the newest run of this kernel is laid out; with a mesh, where each rank is."""
+    run = executor.last_run
+    if run is None:
+        return []
+    record = run.record
+    places = [
+        f"rank {rank} at {place}"
+        for rank in range(record.world_size)
+        if (place := record.mesh_position(rank))
+    ]
+    return [f"  {run.id}  {headline(record)}", *(f"  {line}" for line in rank_lines(places))]
 
 
 def version_lines() -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmgpu.formatting import format_bytes
+from nbmgpu.report.text_format import rank_lines
 from nbmgpu.strategies import profile_of
-from nbmgpu.strategies.mesh_sizes import format_mesh, mesh_sizes
+from nbmgpu.strategies.mesh_sizes import describe_position, format_mesh, mesh_sizes
 
 if TYPE_CHECKING:
     from nbmgpu.options.run_options import RunOptions
@@ -39,6 +40,11 @@ def plan_text(execution: Execution) -> str:
 
 
 def _mesh_lines(options: RunOptions, world_size: int) -> list[str]:
-    """Return a line on the device mesh, if it has several dimensions."""
+    """Return lines on the device mesh, if it has several dimensions: where ranks are in it."""
     sizes = mesh_sizes(profile_of(options.strategy), world_size, options)
-    return [f"mesh         {format_mesh(sizes)}"] if len(sizes) > 1 else []
+    if len(sizes) == 1:
+        return []
+    places = [f"rank {rank} at {describe_position(sizes, rank)}" for rank in range(world_size)]
+    several = sum(size > 1 for size in sizes.values()) > 1
+    shown = rank_lines(places) if several else []
+    return [f"mesh         {format_mesh(sizes)}", *(f"             {line}" for line in shown)]

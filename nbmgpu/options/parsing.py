@@ -14,9 +14,12 @@ from typing import Any
 
 from nbmgpu.errors import OptionError, closest_match, format_message
 from nbmgpu.strategies import canonical
+from nbmgpu.strategies.mesh_sizes import DIMENSIONS, dimension
 
 from .flag_table import Flag, FlagTable
 from .values import InvalidValueError, Problem
+
+TOGETHER = "The sizes of the device mesh are given together: --mesh dp=2,tp=2"
 
 
 def reject_unknown(keywords: Mapping[str, object], table: FlagTable) -> None:
@@ -99,6 +102,12 @@ def parse_line(
         if attached := re.fullmatch(r"(-[a-z])(\d[\d,]*)", word):  # -g2
             word, equals, text = attached[1], "=", attached[2]
         flag = table.by_name.get(word)
+        if flag is None and (name := _dimension(word, table)):
+            size = text or (queue.popleft() if queue and not _is_flag(queue[0]) else "1")
+            problems.append(Problem(f"There is no flag {word}", TOGETHER))
+            given["mesh"] = ",".join(filter(None, [str(given.get("mesh", "")), f"{name}={size}"]))
+            sources["mesh"] = table.by_name["--mesh"]
+            continue
         if flag is None:
             flag, alone = _closest_flag(word, given, table)
             problems.append(_unknown(word, flag, table))
@@ -126,6 +135,16 @@ def parse_line(
             problems.append(Problem(f"{flag.name} has no value", f"Usage: {flag.usage}"))
             given[flag.field] = defaults[flag.field] or next(iter(flag.completions()), None)
     return given, problems
+
+
+def _dimension(word: str, table: FlagTable) -> str:
+    """Return the dimension of the mesh whose size ``word`` gives in another tool, or nothing.
+
+    Such as ``--tensor-parallel-size``, or accelerate's field ``tp_size``.
+    """
+    name = dimension(word.lstrip("-").replace("-", "_"))
+    is_size = word.endswith("size") and "--mesh" in table.by_name
+    return name if is_size and name in DIMENSIONS else ""
 
 
 def _is_flag(word: str) -> bool:

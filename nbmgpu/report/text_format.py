@@ -17,6 +17,9 @@ from nbmgpu.runs.view import RunView
 Tone = Literal["idle", "busy", "good", "bad", "calm"]
 """The severity that a front end colors: waiting, working, succeeded, failed, ended neutrally."""
 
+LISTED = 16
+"""Ranks that are listed at most."""
+
 ENDING_WORDS = {"timeout": "timed out"}
 TONES: dict[str, Tone] = {
     "starting": "idle", "loading": "idle",
@@ -107,6 +110,13 @@ def headline(record: RunRecord) -> str:
     text = f"{record.options.strategy} on {ranks}{nodes} ({device_names(record.devices)})"
     mesh = record.options.values.get("mesh") or ()
     return plain(", ".join(filter(None, [text, " x ".join(mesh)])))
+
+
+def rank_lines(texts: list[str]) -> list[str]:
+    """Return what is said of each rank, four on a line; of many ranks, the first ones."""
+    some = texts[:LISTED]
+    lines = [", ".join(some[first : first + 4]) for first in range(0, len(some), 4)]
+    return lines if len(some) == len(texts) else [*lines, "..."]
 
 
 def rank_place(record: RunRecord, rank: int, host: str = "") -> str:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from nbmgpu.strategies.mesh_sizes import parse_mesh, position
+from nbmgpu.strategies.mesh_sizes import describe_position, parse_mesh
 
 from .engine_plugins import DEFAULT_ENGINE
 from .field_types import has_declared_types
@@ -127,8 +127,7 @@ class RunRecord:
         Dimensions of size 1 are left out: all ranks have the same position there.
         """
         mesh = parse_mesh(self.options.values.get("mesh") or ())
-        places = position(mesh, rank).items()
-        return " ".join(f"{name} {index}" for name, index in places if mesh[name] > 1)
+        return describe_position(mesh, rank)
 
     @property
     def ranks_per_node(self) -> int:

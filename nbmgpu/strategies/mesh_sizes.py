@@ -31,6 +31,9 @@ ALIASES = {
 """Names of dimensions in torchtitan, Lightning's ModelParallelStrategy and accelerate's
 ParallelismConfig, whose fields have ``_size`` at the end as well; and words for them."""
 
+DIMENSIONS = (DP, FSDP, "tp", "pp", "sp", "cp")
+"""Names of all dimensions that ``--mesh`` takes."""
+
 DATA_PARALLEL = (DP, FSDP)
 """Names of the data-parallel dimensions; every mesh has at least one."""
 
@@ -55,6 +58,12 @@ def parse_mesh(words: Iterable[str]) -> dict[str, int]:
 def format_mesh(sizes: dict[str, int]) -> str:
     """Return the mesh as ``--mesh`` takes it: ``dp=2,tp=2``."""
     return ",".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def describe_position(sizes: dict[str, int], rank: int) -> str:
+    """Return where a rank is in a mesh (``dp 1 tp 0``); empty if no dimension has two ranks."""
+    places = position(sizes, rank).items()
+    return " ".join(f"{name} {index}" for name, index in places if sizes[name] > 1)
 
 
 def position(sizes: dict[str, int], rank: int) -> dict[str, int]:

@@ -12,6 +12,7 @@ from matrix_selection import sampled
 
 import nbmgpu
 from nbmgpu.errors import OptionError
+from nbmgpu.frontend.info import last_run_lines
 from nbmgpu.options.run_options import RunOptions
 
 PAIR = """
@@ -249,6 +250,17 @@ def test_a_mesh_says_how_many_ranks_there_are(capsys) -> None:
     nbmgpu.run("1", {}, strategy="tp", mesh={"tp": 2}, cpu=True, dry_run=True)
     assert "ranks        2 on" in (text := capsys.readouterr().out)
     assert "mesh         dp=1,tp=2" in text
+    assert "rank 0 at" not in text
+
+
+def test_it_is_said_where_each_rank_is_in_a_mesh(capsys) -> None:
+    nbmgpu.run("1", {}, mesh="dp=2,tp=2", cpu=True, dry_run=True)
+    places = "rank 0 at dp 0 tp 0, rank 1 at dp 0 tp 1, rank 2 at dp 1 tp 0, rank 3 at dp 1 tp 1"
+    assert places in capsys.readouterr().out
+    run = nbmgpu.run("1", {}, mesh="dp=2,tp=2", cpu=True)
+    lines = "\n".join(last_run_lines())
+    assert run.id in lines
+    assert places in lines
 
 
 @pytest.mark.parametrize(
