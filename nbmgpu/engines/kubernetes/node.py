@@ -233,6 +233,11 @@ class PodNodes:
         """Whether one of them has ended with an error, or could not start."""
         return bool(self._launcher.poll() or failed_nodes(self._folder))
 
+    @property
+    def lost(self) -> str:
+        """Nothing: the engine asks the cluster."""
+        return ""
+
     def output(self) -> str:
         """Return what they have printed last."""
         return node_logs(self._folder)

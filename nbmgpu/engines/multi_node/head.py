@@ -14,8 +14,9 @@ from nbmgpu.engines.termination import Termination
 from nbmgpu.rank.store.store_address import KEY_VARIABLE, StoreAddress
 from nbmgpu.rank.store.store_client import StoreClient
 from nbmgpu.runs.event_file import EventWriter
-from nbmgpu.runs.events import LAUNCHER, Ended, Started
+from nbmgpu.runs.events import LAUNCHER, Ended, Notice, Started
 from nbmgpu.runs.run import Run
+from nbmgpu.runs.view import NODE_LOST
 from nbmgpu.system.processes import own_process
 
 from . import FORCE_STOP, STOP
@@ -63,7 +64,11 @@ def run_head(folder: Path, start_nodes: Callable[[int], NodeProcesses], port: in
         termination.start("failed", f"The head of the run has failed: {error!r}")
         raise
     finally:
-        events.emit(Ended, ending=termination.ending, detail=termination.detail)
+        detail = termination.detail
+        if nodes.lost:
+            events.emit(Notice, topic=NODE_LOST, text=nodes.lost)
+            detail = detail and f"{nodes.lost}."  # it is why the scheduler ends the job
+        events.emit(Ended, ending=termination.ending, detail=detail)
         events.close()
         nodes.end()
 
