@@ -48,7 +48,10 @@ KillWait=5
 MinJobAge=10
 MailProg=/bin/true
 GresTypes=gpu
-PartitionName=main Nodes=node1,node2 Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+PartitionName=main Nodes=node1,node2 Default=YES MaxTime=INFINITE State=UP GraceTime=120
+PartitionName=urgent Nodes=node1,node2 MaxTime=INFINITE State=UP PriorityTier=2
 """
 NODE = (
     "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 Gres=gpu:2 "
@@ -88,7 +91,7 @@ class SlurmCluster:
             (folder / name).mkdir()
         text = CONFIG.format(host=host, ctl=_free_port(), user=getpass.getuser(), folder=folder)
         nodes = [NODE.format(name=name, host=host, port=_free_port()) for name in NODES]
-        self.config.write_text(text.replace("PartitionName", "".join(nodes) + "PartitionName"))
+        self.config.write_text(text.replace("PartitionName", "".join(nodes) + "PartitionName", 1))
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         for index in (0, 1):  # GPUs that Slurm counts, and no program sees
             (folder / f"gpu{index}").touch()
@@ -106,7 +109,11 @@ class SlurmCluster:
             self._start("slurmctld", "-D", "-f", str(self.config))
             for name in NODES:
                 self.start_node(name)
-            _wait(lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2")
+            _wait(
+                lambda: (
+                    self.run("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D").strip() == "2"
+                )
+            )
         except TimeoutError:
             self.stop()
             raise

@@ -47,6 +47,41 @@ def test_a_job_that_is_cancelled_fails_the_run(slurm_cluster: SlurmCluster) -> N
         nbmgpu.attach(run.id)
 
 
+TRAINING = """
+import time, torch
+model = torch.nn.Linear(3, 1)
+opt = torch.optim.Adam(model.parameters())
+for step in range(1000):
+    opt.zero_grad()
+    model(torch.ones(4, 3)).sum().backward()
+    opt.step()
+    time.sleep(0.1)
+    if step == 3:
+        print("ready", flush=True)
+"""
+
+
+def test_a_job_that_is_preempted_writes_a_checkpoint(slurm_cluster: SlurmCluster) -> None:
+    """Slurm then signals the launchers of the nodes, and not the head."""
+    run = started("slurm", TRAINING, checkpoint_every="1h", exact="never")
+    job = ("--nodes=2", "--exclusive", "--partition=urgent", "--output=/dev/null", "--wrap=true")
+    slurm_cluster.run("sbatch", *job)
+    with pytest.raises(LaunchError, match="preemption"):
+        nbmgpu.attach(run.id)
+    (checkpoint,) = run.checkpoints
+    assert checkpoint.step >= 4
+
+
+def test_the_time_limit_of_a_job_writes_a_checkpoint(slurm_cluster: SlurmCluster) -> None:
+    run = started("slurm", TRAINING, checkpoint_every="1h", exact="never")
+    job = (run.folder / JOB_FILE).read_text()
+    slurm_cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=1")
+    with pytest.raises(LaunchError, match="time limit"):
+        nbmgpu.attach(run.id)
+    (checkpoint,) = run.checkpoints
+    assert checkpoint.step >= 4
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [
