@@ -170,4 +170,5 @@ def test_a_lost_node_of_ray_starts_it_again_when_there_is_another_one(
     nbmgpu.run(CELL, found, engine="ray", **OPTIONS, **RESTARTS)
     loser.join()
     run = assert_as_unbroken(found, tmp_path)
-    assert "has lost the node" in run.view.notices["restarted"].text
+    # Its rank's connection may end before Ray misses the node.
+    assert re.search("has lost the node|SIGKILL", run.view.notices["restarted"].text)
