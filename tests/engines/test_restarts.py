@@ -65,7 +65,7 @@ def notebook(mark: Path, how: str) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module", params=["slurm", "ray"])
+@pytest.fixture(scope="module", params=["slurm", pytest.param("ray", marks=matrix)])
 def engine(request: pytest.FixtureRequest) -> str:
     """Start a cluster; return the name of its engine."""
     request.getfixturevalue(f"{request.param}_cluster")

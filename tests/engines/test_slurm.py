@@ -16,6 +16,8 @@ from nbmgpu.engines.slurm.job import JOB_FILE
 from nbmgpu.errors import LaunchError, OptionError, RankKilledError
 from nbmgpu.options.run_options import RunOptions
 
+matrix = pytest.mark.matrix("nbmgpu/engines")
+
 ON_SLURM = ON_TWO_NODES | {"engine": "slurm"}
 
 
@@ -61,6 +63,7 @@ for step in range(1000):
 """
 
 
+@matrix
 def test_a_job_that_is_preempted_writes_a_checkpoint(slurm_cluster: SlurmCluster) -> None:
     """Slurm then signals the launchers of the nodes, and not the head."""
     run = started("slurm", TRAINING, checkpoint_every="1h", exact="never")
@@ -72,6 +75,7 @@ def test_a_job_that_is_preempted_writes_a_checkpoint(slurm_cluster: SlurmCluster
     assert checkpoint.step >= 4
 
 
+@matrix
 def test_the_time_limit_of_a_job_writes_a_checkpoint(slurm_cluster: SlurmCluster) -> None:
     run = started("slurm", TRAINING, checkpoint_every="1h", exact="never")
     job = (run.folder / JOB_FILE).read_text()
