@@ -65,11 +65,14 @@ def notebook(mark: Path, how: str) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module", params=["slurm", pytest.param("ray", marks=matrix)])
+ENGINES = ["slurm", *(pytest.param(name, marks=matrix) for name in ("ray", "kubernetes"))]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> str:
-    """Start a cluster; return the name of its engine."""
+    """Start a cluster; return the name of its engine, or of its profile."""
     request.getfixturevalue(f"{request.param}_cluster")
-    return str(request.param)
+    return "kubernetes_played" if request.param == "kubernetes" else str(request.param)
 
 
 @pytest.fixture(autouse=True)
