@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from kubernetes_cluster import KubernetesCluster
 from ray_cluster import RayCluster
 from several_nodes import ON_TWO_NODES, children, wait
 from slurm_cluster import SlurmCluster
@@ -151,6 +152,26 @@ def test_a_lost_node_of_slurm_starts_it_again_when_it_is_back(
     nbmgpu.run(CELL, found, engine="slurm", **OPTIONS, **RESTARTS)
     loser.join()
     assert_as_unbroken(found, tmp_path)
+
+
+@matrix
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_lost_pod_starts_it_again(
+    kubernetes_cluster: KubernetesCluster, tmp_path: Path, index: int
+) -> None:
+    def evict() -> None:
+        wait((tmp_path / "mark").exists)
+        (pod,) = [each for each in kubernetes_cluster.pods if each.index == index]
+        pod.evict({"reason": "Evicted", "message": "The node was low on resource: memory."})
+
+    evictor = threading.Thread(target=evict)
+    evictor.start()
+    found = notebook(tmp_path / "mark", "waits")
+    nbmgpu.run(CELL, found, engine="kubernetes_played", **OPTIONS, **RESTARTS)
+    evictor.join()
+    run = assert_as_unbroken(found, tmp_path)
+    assert "was evicted" in run.view.notices["restarted"].text
+    wait(lambda: not kubernetes_cluster.pods)  # both jobs are deleted
 
 
 @matrix
