@@ -168,7 +168,7 @@ def _collect(execution: Execution, run: Run, output: RunDisplay) -> bool:
     """Show the last of ``run`` and write its results back, unless ``attach`` does so.
 
     Returns:
-        Whether the cell is done; False if it is to start again.
+        Whether the cell is done, or another call goes on with it; False if it is to start again.
     """
     output.update()
     if run.id != execution.run.id or (run is execution.run and execution.taken_over):
