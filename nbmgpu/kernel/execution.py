@@ -301,6 +301,7 @@ class Execution:
             LaunchError: see ``start``.
         """
         failed = self.run
+        self.sync()  # the engine may know by now why, and removes what is left of the run
         self._launched_run.release(reusable=False)  # rank 0 may have written into the bundle
         write_digest(failed)
         self._continuation["restarted"] = reason_to_restart(self.options, failed)

@@ -154,8 +154,11 @@ def _write_back_later(run: Run) -> None:
 
 
 def _poll(source: Execution | _Reader, run: Run, output: RunDisplay) -> Iterator[float]:
-    """Show new output of ``run`` until ``source`` is over; yield seconds until the next poll."""
-    while not source.over and run.view.restart is None:
+    """Show new output of ``run`` until it is over; yield seconds until the next poll.
+
+    It is also over for this call when another one has started the cell again.
+    """
+    while source.run.id == run.id and not source.over and run.view.restart is None:
         source.sync()
         output.update()
         yield polling.EVENTS.pause(run)
@@ -165,24 +168,31 @@ def _collect(execution: Execution, run: Run, output: RunDisplay) -> bool:
     """Show the last of ``run`` and write its results back, unless ``attach`` does so.
 
     Returns:
-        Whether the cell is done; False if it is to start again.
+        Whether the cell is done, or another call goes on with it; False if it is to start again.
     """
     output.update()
+    if run.id != execution.run.id or (run is execution.run and execution.taken_over):
+        return True
     if run is execution.run and execution.is_to_restart:
         execution.discard()
         output.discard()
         return False
-    if run is execution.run and execution.is_to_resume:
+    if execution.is_to_resume:
         return False
-    if run is not execution.run or not execution.taken_over:
-        execution.finish()
+    execution.finish()
     return True
 
 
 def _restart(execution: Execution) -> Run:
+    """Start the cell again; return its new run, for which the caller waits."""
     global last_run
-    last_run = execution.resume() if execution.is_to_resume else execution.restart()
-    return last_run
+    replaced = execution.run
+    run = execution.resume() if execution.is_to_resume else execution.restart()
+    last_run = run if last_run is replaced else last_run
+    execution.taken_over = False
+    if execution.options.in_background:
+        _background[run.id] = execution
+    return run
 
 
 @contextmanager
@@ -205,6 +215,8 @@ def _end(execution: Execution, run: Run) -> None:
 
     A detached run is then in the background again: whoever has waited for it was interrupted.
     """
+    if run.id != execution.run.id:  # another call has started the cell again
+        return
     if execution.options.is_detached and not execution.over:
         _background[run.id], execution.taken_over = execution, False
         return

@@ -28,6 +28,14 @@ KILLED = (
     "Rank {rank} of run {run} was ended by {exit}, so the cell has started again, as "
     "--max-restarts allows. Restarts left: {left}."
 )
+NODE_LOST = (
+    "Run {run} has lost a node, so the cell has started again, as --max-restarts allows: {cause}. "
+    "Restarts left: {left}."
+)
+LAUNCHER_LOST = (
+    "The launcher of run {run} has disappeared, so the cell has started again, as --max-restarts "
+    "allows. Restarts left: {left}."
+)
 HUNG = (
     "Run {run} made no progress, so the cell has started again, as --on-hang restart asks: "
     "{cause}. Restarts left: {left}."

@@ -20,6 +20,7 @@ from nbmgpu.runs.checkpoint import (
 )
 from nbmgpu.runs.curve import Curve
 from nbmgpu.runs.run import Run, find_run, list_runs
+from nbmgpu.runs.view import NODE_LOST
 
 from . import notices
 
@@ -74,10 +75,15 @@ def reason_to_restart(options: RunOptions, ended: Run) -> str:
 
     Empty if it does not: it was stopped, an exception has ended it, or no restart is left.
     """
-    is_allowed = options.max_restarts > 0 and not options.in_background
-    if not is_allowed or ended.state != "failed" or ended.is_asked_to_stop:
+    state, left = ended.state, options.max_restarts - 1
+    if left < 0 or state not in ("failed", "lost") or ended.is_asked_to_stop:
         return ""
-    exited, hang, left = ended.view.first_silent_exit, ended.view.hang, options.max_restarts - 1
+    if state == "lost":
+        return notices.LAUNCHER_LOST.format(run=ended.id, left=left)
+    exited, hang = ended.view.first_silent_exit, ended.view.hang
+    if (lost := ended.view.notices.get(NODE_LOST)) is not None:
+        cause = lost.text.rstrip(".")
+        return notices.NODE_LOST.format(run=ended.id, cause=cause, left=left)
     if exited is not None and exited.code < 0:
         word = exit_word(exited.code)
         return notices.KILLED.format(rank=exited.of_rank, exit=word, run=ended.id, left=left)

@@ -56,8 +56,8 @@ class CheckpointOptions:
         checkpoint_every: interval between checkpoints, see ``CheckpointInterval``; None for none.
         keep: number of checkpoints that are kept.
         resume: the run to go on with, or the folder of a checkpoint; None to start anew.
-        max_restarts: how often a run starts again by itself, from its newest checkpoint, after a
-            rank was ended by a signal.
+        max_restarts: how often the kernel starts a run again by itself, from its newest checkpoint,
+            after a rank was ended by a signal, or a node was lost.
     """
 
     checkpoint_every: str | None = None

@@ -168,7 +168,7 @@ FLAGS = (
     Flag(
         "--max-restarts",
         "max_restarts",
-        "start again from the newest checkpoint if a rank is killed (default: 0)",
+        "start again from the newest checkpoint if a rank is killed or a node lost (default: 0)",
         metavar="N",
         validate=checkpoint_options.validate_max_restarts,
         completions=lambda: ("1", "3"),

@@ -123,7 +123,7 @@ class RunOptions(LabelOptions, CheckpointOptions, EngineOptions, ExportOptions, 
     def in_background(self) -> bool:
         """Whether the call returns at once: the shutdown of a kernel interrupts what it waits for.
 
-        So a detached run has nobody who starts it again, and is in the background.
+        So a detached run is in the background, too.
         """
         return self.background or self.is_detached
 

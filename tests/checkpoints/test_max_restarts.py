@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from interrupted import LOOP, notebook, weights
+from interrupted import LOOP, assert_same_curve, notebook, weights
 
 import nbmgpu
 from nbmgpu.errors import RankKilledError
@@ -23,15 +23,25 @@ class Meter(Meter):
 
 meter = Meter()
 """
+KILLED_AFTER_A_CHECKPOINT = """
+import os, signal
+train = step
+
+def step(x, y):
+    if len(meter.values) == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    train(x, y)
+"""
 OPTIONS = {"gpus": 2, "cpu": True, "exact": "never", "checkpoint_every": "7steps"}
 
 
 def test_the_cell_goes_on_with_the_numbers_of_an_unbroken_run(tmp_path) -> None:
     unbroken = notebook()
-    nbmgpu.run(LOOP, unbroken, **OPTIONS)
+    whole = nbmgpu.run(LOOP, unbroken, **OPTIONS)
     before = sum(1 for _ in list_runs())
     killed = notebook(KILLED + f"MARK = {str(tmp_path / 'mark')!r}")
     nbmgpu.run(LOOP, killed, max_restarts=2, **OPTIONS)
+    assert_same_curve(nbmgpu.last_run, whole)
     assert float((weights(unbroken) - weights(killed)).abs().max()) == 0
     assert killed["meter"].values == pytest.approx(unbroken["meter"].values)
     assert killed["history"] == unbroken["history"]
@@ -72,3 +82,11 @@ def test_an_exception_is_no_reason_to_start_again() -> None:
         nbmgpu.run(LOOP, notebook(fail_at=20), max_restarts=3, **OPTIONS)
     assert type(raised.value).__name__ == "Broken"
     assert sum(1 for _ in list_runs()) == before + 1
+
+
+def test_all_points_up_to_a_checkpoint_are_on_the_disk_when_it_is_written() -> None:
+    whole = nbmgpu.run(LOOP, notebook(), **OPTIONS)
+    with pytest.raises(RankKilledError):
+        nbmgpu.run(LOOP, notebook(KILLED_AFTER_A_CHECKPOINT), **OPTIONS)
+    found, expected = (run.view.curves["loss"].until(7) for run in (nbmgpu.last_run, whole))
+    assert found.weights == pytest.approx(expected.weights)

@@ -13,6 +13,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue")
 INSTALL = "apt-get install slurm-wlm munge"
 NODES = ("node1", "node2")
@@ -46,7 +48,10 @@ KillWait=5
 MinJobAge=10
 MailProg=/bin/true
 GresTypes=gpu
-PartitionName=main Nodes=node1,node2 Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+PartitionName=main Nodes=node1,node2 Default=YES MaxTime=INFINITE State=UP GraceTime=120
+PartitionName=urgent Nodes=node1,node2 MaxTime=INFINITE State=UP PriorityTier=2
 """
 NODE = (
     "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 Gres=gpu:2 "
@@ -80,12 +85,13 @@ class SlurmCluster:
         self.folder = folder
         self.config = folder / "slurm.conf"
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         host = socket.gethostname().partition(".")[0]
         for name in ("state", *(f"spool-{name}" for name in NODES)):
             (folder / name).mkdir()
         text = CONFIG.format(host=host, ctl=_free_port(), user=getpass.getuser(), folder=folder)
         nodes = [NODE.format(name=name, host=host, port=_free_port()) for name in NODES]
-        self.config.write_text(text.replace("PartitionName", "".join(nodes) + "PartitionName"))
+        self.config.write_text(text.replace("PartitionName", "".join(nodes) + "PartitionName", 1))
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         for index in (0, 1):  # GPUs that Slurm counts, and no program sees
             (folder / f"gpu{index}").touch()
@@ -102,22 +108,37 @@ class SlurmCluster:
             _wait((folder / "munge.socket").exists)
             self._start("slurmctld", "-D", "-f", str(self.config))
             for name in NODES:
-                self._start("slurmd", "-D", "-N", name, "-f", str(self.config))
-            _wait(lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2")
+                self.start_node(name)
+            _wait(
+                lambda: (
+                    self.run("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D").strip() == "2"
+                )
+            )
         except TimeoutError:
             self.stop()
             raise
 
-    def _start(self, name: str, *arguments: str) -> None:
+    def start_node(self, name: str) -> None:
+        """Start a node, which may have been lost."""
+        self._nodes[name] = self._start("slurmd", "-D", "-N", name, "-f", str(self.config))
+
+    def processes_of(self, name: str) -> list[psutil.Process]:
+        """Return the daemon of a node, and what it has started."""
+        tasks = [each for each in psutil.process_iter() if _node_of(each) == name]
+        steps = {each.parent() for each in tasks} - {*tasks, None}
+        assert all(each.name().startswith("slurmstepd") for each in steps), steps
+        return [psutil.Process(self._nodes[name].pid), *steps, *tasks]
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         path = _path(name)
         assert path is not None
         with (self.folder / f"{name}-output.log").open("ab") as log:
-            self._processes.append(
-                subprocess.Popen(
-                    [path, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    start_new_session=True, env=self.variables,
-                )
+            process = subprocess.Popen(
+                [path, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, env=self.variables,
             )  # fmt: skip
+        self._processes.append(process)
+        return process
 
     @property
     def variables(self) -> dict[str, str]:
@@ -148,6 +169,12 @@ class SlurmCluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _node_of(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return process.environ().get("SLURMD_NODENAME", "")
+    return ""
 
 
 def _free_port() -> int:

@@ -16,6 +16,8 @@ from nbmgpu.engines.slurm.job import JOB_FILE
 from nbmgpu.errors import LaunchError, OptionError, RankKilledError
 from nbmgpu.options.run_options import RunOptions
 
+matrix = pytest.mark.matrix("nbmgpu/engines")
+
 ON_SLURM = ON_TWO_NODES | {"engine": "slurm"}
 
 
@@ -45,6 +47,43 @@ def test_a_job_that_is_cancelled_fails_the_run(slurm_cluster: SlurmCluster) -> N
     slurm_cluster.run("scancel", (run.folder / JOB_FILE).read_text())
     with pytest.raises((LaunchError, KeyboardInterrupt, RankKilledError), match="scheduler"):
         nbmgpu.attach(run.id)
+
+
+TRAINING = """
+import time, torch
+model = torch.nn.Linear(3, 1)
+opt = torch.optim.Adam(model.parameters())
+for step in range(1000):
+    opt.zero_grad()
+    model(torch.ones(4, 3)).sum().backward()
+    opt.step()
+    time.sleep(0.1)
+    if step == 3:
+        print("ready", flush=True)
+"""
+
+
+@matrix
+def test_a_job_that_is_preempted_writes_a_checkpoint(slurm_cluster: SlurmCluster) -> None:
+    """Slurm then signals the launchers of the nodes, and not the head."""
+    run = started("slurm", TRAINING, checkpoint_every="1h", exact="never")
+    job = ("--nodes=2", "--exclusive", "--partition=urgent", "--output=/dev/null", "--wrap=true")
+    slurm_cluster.run("sbatch", *job)
+    with pytest.raises(LaunchError, match="preemption"):
+        nbmgpu.attach(run.id)
+    (checkpoint,) = run.checkpoints
+    assert checkpoint.step >= 4
+
+
+@matrix
+def test_the_time_limit_of_a_job_writes_a_checkpoint(slurm_cluster: SlurmCluster) -> None:
+    run = started("slurm", TRAINING, checkpoint_every="1h", exact="never")
+    job = (run.folder / JOB_FILE).read_text()
+    slurm_cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=1")
+    with pytest.raises(LaunchError, match="time limit"):
+        nbmgpu.attach(run.id)
+    (checkpoint,) = run.checkpoints
+    assert checkpoint.step >= 4
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,7 @@ class KubernetesEngine(MultiNodeEngine):
         """Return whether pods of the run may still be there, or it has no job yet."""
         state = self._job(run).state()
         if state.head_lost and run.view.launcher is not None and run.view.ended is None:
+            self._emit(run, Notice, topic=NODE_LOST, text=state.lost)
             self._emit(run, Ended, ending="failed", detail=_sentence(state.lost))
         return state.alive
 
@@ -132,4 +133,4 @@ def _has_lost_node(run: Run) -> bool:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."

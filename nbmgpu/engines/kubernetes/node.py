@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nbmgpu.engines.multi_node import NODES
+from nbmgpu.engines.multi_node import LEAVING, NODES
 from nbmgpu.engines.multi_node.head import run_head
 from nbmgpu.engines.multi_node.launch_file import LaunchFile
 from nbmgpu.engines.supervision import stop_request
@@ -40,9 +40,6 @@ from .node_files import (
     read_variables,
 )
 from .train_job import NODE_NAME, POD_NAME
-
-LEAVING = "leaving"
-"""Key of the store: a line per pod that Kubernetes ends, with the name of its node."""
 
 BEGUN = Path("/dev/shm/nbmgpu-begun")
 """Is there in a container that is started again in the same pod, which has kept that memory."""
@@ -198,7 +195,6 @@ class PodNodes:
         self._launcher = pod.start_launcher()
         self._wait()
         (pod.folder / VARIABLES_FILE).unlink(missing_ok=True)
-        threading.Thread(target=self._end_with_others, daemon=True).start()
 
     def _wait(self) -> None:
         """Wait until all nodes have joined, one cannot, or the run is to end."""
@@ -217,11 +213,6 @@ class PodNodes:
                 return
             time.sleep(POLL)
 
-    def _end_with_others(self) -> None:
-        """End the run when Kubernetes ends another pod, as it does when it ends this one."""
-        self._store.get(LEAVING)
-        os.kill(os.getpid(), signal.SIGTERM)
-
     @property
     def ended(self) -> bool:
         """Whether no launcher is left, as far as this pod knows."""
@@ -232,6 +223,11 @@ class PodNodes:
     def failed(self) -> bool:
         """Whether one of them has ended with an error, or could not start."""
         return bool(self._launcher.poll() or failed_nodes(self._folder))
+
+    @property
+    def lost(self) -> str:
+        """Nothing: the engine asks the cluster."""
+        return ""
 
     def output(self) -> str:
         """Return what they have printed last."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from nbmgpu.engines.final_checkpoint import FinalCheckpoint
@@ -14,11 +16,12 @@ from nbmgpu.engines.termination import Termination
 from nbmgpu.rank.store.store_address import KEY_VARIABLE, StoreAddress
 from nbmgpu.rank.store.store_client import StoreClient
 from nbmgpu.runs.event_file import EventWriter
-from nbmgpu.runs.events import LAUNCHER, Ended, Started
+from nbmgpu.runs.events import LAUNCHER, Ended, Notice, Started
 from nbmgpu.runs.run import Run
+from nbmgpu.runs.view import NODE_LOST
 from nbmgpu.system.processes import own_process
 
-from . import FORCE_STOP, STOP
+from . import FORCE_STOP, LEAVING, STOP
 from .launch_file import LaunchFile
 from .node_processes import NodeProcesses
 from .remote_ranks import RemoteRanks
@@ -53,6 +56,7 @@ def run_head(folder: Path, start_nodes: Callable[[int], NodeProcesses], port: in
     ranks = RemoteRanks(run, nodes, store)
     termination = Termination(ranks, folder, FinalCheckpoint(run, events))
     _handle_signals(run, termination)
+    threading.Thread(target=_end_with_nodes, args=(store,), daemon=True).start()
     try:
         for number in early:
             os.kill(os.getpid(), number)
@@ -63,9 +67,23 @@ def run_head(folder: Path, start_nodes: Callable[[int], NodeProcesses], port: in
         termination.start("failed", f"The head of the run has failed: {error!r}")
         raise
     finally:
-        events.emit(Ended, ending=termination.ending, detail=termination.detail)
+        detail = termination.detail
+        if nodes.lost:
+            events.emit(Notice, topic=NODE_LOST, text=nodes.lost)
+            detail = detail and f"{nodes.lost}."  # it is why the scheduler ends the job
+        events.emit(Ended, ending=termination.ending, detail=detail)
         events.close()
         nodes.end()
+
+
+def _end_with_nodes(store: StoreClient) -> None:
+    """End the run when the scheduler asks a node to end, and not the head.
+
+    Slurm does that when it preempts a job, Kubernetes when it ends another pod.
+    """
+    with suppress(OSError):  # the run has ended
+        store.get(LEAVING)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _handle_signals(run: Run, termination: Termination) -> None:

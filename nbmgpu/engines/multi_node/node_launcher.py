@@ -30,7 +30,7 @@ from nbmgpu.runs.run import Run
 from nbmgpu.system.parent_death import adopt_orphans
 from nbmgpu.system.signals import leave_to_head
 
-from . import EXITS, NODES, PROBLEMS, SIGNAL
+from . import EXITS, LEAVING, NODES, PROBLEMS, SIGNAL
 from .launch_file import LaunchFile
 from .versions import Versions
 
@@ -84,7 +84,7 @@ def main() -> None:
     node = Node(given.node_rank, StoreAddress(host=host, port=int(port)), given.node_name)
     if not given.folder.is_dir():
         sys.exit(NO_FOLDER.format(node=node.name, folder=given.folder))
-    signal.signal(signal.SIGTERM, leave_to_head)  # ranks leave it to the head, too
+    signal.signal(signal.SIGTERM, leave_to_head)  # ranks, which inherit it, do so to their end
     signal.signal(signal.SIGINT, lambda *_: None)  # ranks are interrupted, this process is not
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT; ranks would, too
     launch = LaunchFile.read(given.folder)
@@ -126,18 +126,20 @@ def run_node(run: Run, node: Node, launch: LaunchFile, store: StoreClient) -> No
     try:
         ranks.start(socket_folder, node.head.init_method())
         pids += ranks.pids
-        _supervise(ranks, store)
+        _supervise(ranks, store, node.name)
     finally:
         ranks.signal(signal.SIGKILL)
         clean_up(pids, forked, run.record.created)
         shutil.rmtree(socket_folder, ignore_errors=True)
 
 
-def _supervise(ranks: ForkedRanks, store: StoreClient) -> None:
+def _supervise(ranks: ForkedRanks, store: StoreClient, node: str) -> None:
     """Report the ends of ranks, and signal them as the head asks; return when none is left."""
     # When this process is killed, the system ends its ranks.
     lost = "".join(f"{rank} {-signal.SIGKILL}\n" for rank in ranks.numbers)
     store.call("at_close", EXITS, lost)
+    ended: list[int] = []  # by the scheduler, which may ask this process and not the head
+    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     signals: queue.Queue[tuple[int, bool] | None] = queue.Queue()
     threading.Thread(target=_receive_signals, args=(store, signals), daemon=True).start()
     while ranks.alive():
@@ -146,6 +148,9 @@ def _supervise(ranks: ForkedRanks, store: StoreClient) -> None:
             if asked is None:
                 return  # the head is gone
             ranks.signal(signal.Signals(asked[0]), others=asked[1])
+        if ended:
+            ended.clear()
+            store.append(LEAVING, f"{node}\n")
         for rank, code in ranks.poll():
             store.append(EXITS, f"{rank} {code}\n")
 

@@ -18,6 +18,11 @@ class NodeProcesses(Protocol):
         """Whether one of them has ended with an error."""
         ...
 
+    @property
+    def lost(self) -> str:
+        """Which node the engine has lost, without a full stop; empty if it knows of none."""
+        ...
+
     def output(self) -> str:
         """Return the end of what they have printed."""
         ...

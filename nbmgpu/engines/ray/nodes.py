@@ -35,7 +35,7 @@ END_TIMEOUT = 10.0
 BRIEF, LONG = 0.02, 0.5
 """Seconds that a poll of a node waits for changes: until the bundle is sent, and later."""
 
-LOST = "Ray has lost the node {node} with its ranks ({error})."
+LOST = "Ray has lost the node {node} with its ranks ({error})"
 NO_CHECKPOINTS = (
     "Node {node} does not see the run folder {folder}, and checkpoints need a folder that "
     "all nodes share. Set NBMGPU_RUNS in the notebook to one, or leave --checkpoint-every and "
@@ -78,6 +78,11 @@ class RayNodes:
         """Whether one of them has ended with an error."""
         return any(node.code for node in self._nodes)
 
+    @property
+    def lost(self) -> str:
+        """Which node Ray has lost; empty if none."""
+        return next((node.lost for node in self._nodes if node.lost), "")
+
     def output(self) -> str:
         """Return what they have printed last."""
         return "\n".join(node.output for node in self._nodes if node.output)[-2000:]
@@ -102,12 +107,13 @@ class Node:
     Attributes:
         code: exit code of the node launcher; None as long as it may run.
         output: what it has printed last.
+        lost: why Ray has lost it; empty if it has not.
     """
 
     def __init__(self, run: Run, rank: int, group: PlacementGroup, start: NodeStart) -> None:
         """Prepare the node with the number ``rank``."""
         self.code: int | None = None
-        self.output = ""
+        self.output = self.lost = ""
         self._copied_at = 0.0
         self.thread = threading.Thread(target=self._run, daemon=True)
         self._record, self._folder, self._rank = run.record, run.folder, rank
@@ -128,7 +134,8 @@ class Node:
             while self.code is None:
                 self._poll()
         except RayActorError as error:
-            self._report(LOST.format(node=self._name, error=str(error).partition("\n")[0]))
+            self.lost = LOST.format(node=self._name, error=str(error).split("\n")[0].rstrip("."))
+            self._report(f"{self.lost}.")
         except NodeError as error:
             self._report(str(error))
         except Exception as error:  # whatever it is, the run must end with it

@@ -14,6 +14,8 @@ from nbmgpu.rank.command_line import start_variables
 SRUN_LOG = "srun.log"
 FAILED_TASK = re.compile(r"^srun: error: \S+: tasks? [\d,-]+: ", re.MULTILINE)
 """What srun prints of a task that ended with an error: ``srun: error: n2: task 1: Killed``."""
+NODE_FAILURE = re.compile(r"^srun: error: Node failure on (\S+)", re.MULTILINE)
+LOST = "Slurm has lost the node {node} with its ranks"
 
 OF_TASKS = ("NTASKS", "NTASKS_PER_NODE", "NPROCS", "PROCID", "LOCALID", "TASKS_PER_NODE")
 """Variables that describe the tasks of the job, one per node.  Lightning and others would take
@@ -72,6 +74,12 @@ class SlurmNodes:
     def failed(self) -> bool:
         """Whether ``srun`` has reported that a task ended with an error."""
         return bool(FAILED_TASK.search(self.output()))
+
+    @property
+    def lost(self) -> str:
+        """Which node ``srun`` has reported as failed; empty if none."""
+        found = NODE_FAILURE.search(self.output())
+        return LOST.format(node=found[1]) if found else ""
 
     def output(self) -> str:
         """Return what ``srun`` and its tasks have printed last."""

@@ -195,6 +195,7 @@ class Checkpointer:
             left_out=state.left_out,
         )
         folder = step_folder(self._run.folder, description.step)
+        session.recorder.flush()  # a rank that is killed later leaves its points up to here
         self._writer.write(folder, state, random, description, begun)
 
     def _advance(self, resume: Resume) -> bool:

@@ -156,6 +156,7 @@ class TrainerCheckpoints:
         begun, session = time.perf_counter(), self._session
         rank, step = session.rank_info.rank, session.progress.trained_step
         self._schedule.restart()
+        session.recorder.flush()  # a rank that is killed later leaves its points up to here
         folder, needed = step_folder(self._run.folder, step), state_bytes(session.trained.units)
         error = _error_of(functools.partial(_make, folder, needed)) if rank == 0 else ""
         if not (error := broadcast_from_rank_0(error)):
