@@ -14,6 +14,7 @@ TORCH ?= $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' constraints.txt)$(if $(filt
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv-bench
+OLDEST := .venv-oldest
 DEMO := $(VENV)/.demo
 FRONT := $(VENV)/.front
 TEST := $(VENV)/.test
@@ -28,7 +29,7 @@ WATCHED := build/labextensions
 JLPM := cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab env front watch docs docs-serve test test-all matrix check format bench chromium slurm clean
+.PHONY: help demo lab env front watch docs docs-serve test test-oldest test-all matrix check format bench chromium slurm clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -68,6 +69,16 @@ test-all: test matrix  ## run every test, with all combinations (another four ho
 matrix: $(TEST) $(FRONT)
 	$(BIN)/python -m pytest tests $(TOGETHER) -m "matrix and not alone" $(MATRIXFLAGS)
 	$(if $(MATRIXFLAGS),,$(BIN)/python -m pytest -m "matrix and alone" $(ALONE))
+
+# Everything else is that of .venv: only what is installed on top is old.  Versions as in Colab.
+test-oldest: $(TEST)  ## run tests of the kernel with the oldest IPython, ipykernel and ipywidgets
+	test -d $(OLDEST) || $(BIN)/python -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip --disable-pip-version-check install -qq \
+		ipython==7.34.0 ipykernel==6.17.1 ipywidgets==7.7.1 'setuptools<81'
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+		> $$($(OLDEST)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/others.pth
+	PYTHONPATH=$(CURDIR) $(OLDEST)/bin/python -m pytest -W default -m "not matrix" -p no:xdist \
+		tests/kernel/test_extension_loading.py tests/kernel/test_tutorial.py tests/kernel/test_cell_output.py
 
 check: $(TEST) $(FRONT)  ## lint and check types
 	$(JLPM) check
@@ -109,7 +120,7 @@ chromium:
 		|| echo "No Chromium: browser tests are skipped. To run them too: sudo apt-get install chromium"
 
 clean:  ## remove everything that was made
-	rm -rf $(VENV) $(BENCH) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) $(OLDEST) build dist .mypy_cache .pytest_cache .ruff_cache
 	rm -rf nbmgpu/labextension nbmgpu/ui/static labextension/lib labextension/node_modules
 
 $(BIN)/python:

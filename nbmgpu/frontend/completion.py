@@ -7,16 +7,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from IPython.core.completer import CompletionContext, SimpleMatcherResult, context_matcher
+from IPython.core import completer as ipython
 
 if TYPE_CHECKING:
+    from IPython.core.completer import CompletionContext, SimpleMatcherResult
     from IPython.core.interactiveshell import InteractiveShell
 
 MATCHER_ID = "nbmgpu"
 
 
 def register(shell: InteractiveShell) -> None:
-    """Add the matcher to the shell's completer, in place of an earlier one."""
+    """Add the matcher to the shell's completer, in place of an earlier one.
+
+    IPython before 8.6, as in Colab, has no such matchers.
+    """
+    if not hasattr(ipython, "context_matcher"):
+        return
     unregister(shell)
 
     def matcher(context: CompletionContext) -> SimpleMatcherResult:
@@ -28,10 +34,10 @@ def register(shell: InteractiveShell) -> None:
         names = {k: v for k, v in shell.user_ns.items() if k not in hidden}
         return complete(context, names, shell.transform_cell)
 
-    shell.Completer.custom_matchers.append(context_matcher(identifier=MATCHER_ID)(matcher))
+    shell.Completer.custom_matchers.append(ipython.context_matcher(identifier=MATCHER_ID)(matcher))
 
 
 def unregister(shell: InteractiveShell) -> None:
     """Remove the matcher."""
-    matchers = shell.Completer.custom_matchers
+    matchers = getattr(shell.Completer, "custom_matchers", [])
     matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != MATCHER_ID]

@@ -27,7 +27,8 @@ def plain_errors(shell: InteractiveShell, cell: str = "") -> Iterator[None]:
         raise error if hasattr(error, "_render_traceback_") else plain(error) from None
     except SyntaxError as error:
         error.filename = shell.compile.cache(cell, NotebookContext(shell).cell_number)
-        lines = shell.SyntaxTB.structured_traceback(type(error), error)
+        # The third argument, which IPython 9 does not need.
+        lines = shell.SyntaxTB.structured_traceback(type(error), error, None)
         raise CellSyntaxError(lines) from None
 
 

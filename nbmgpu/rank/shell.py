@@ -18,7 +18,6 @@ from pathlib import Path
 from traceback import format_exception_only
 from typing import Any
 
-from IPython.core.displayhook import DisplayHook
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
@@ -35,7 +34,7 @@ from .metrics import tqdm_progress
 from .reporting.failures import hide_own_frames
 from .reporting.recorder import Recorder
 from .reporting.stdio import MarkedStderr
-from .shell_display import EventPublisher, LastValueHook, NullPublisher
+from .shell_display import EventPublisher, LastValueHook, NullPublisher, ends_with_semicolon
 from .store.broadcast import broadcast_from_rank_0
 from .training.step_limit import StepLimitReachedError
 
@@ -141,7 +140,7 @@ class RankShell(InteractiveShell):
         """Run ``cell`` and return how it ended."""
         before = dict(self.user_ns)
         self.last_traceback = []
-        self.displayhook.silenced = DisplayHook.semicolon_at_end_of_expression(cell)
+        self.displayhook.silenced = ends_with_semicolon(cell)
         run: Any = self.run_cell
         result = run(cell, store_history=False, silent=False)
         ignore_interrupts()  # so that the results are returned
@@ -191,7 +190,7 @@ def make_shell(events: EventWriter, recorder: Recorder, log: Path, rank: int) ->
     config.InteractiveShell.autoawait = True
     module = types.ModuleType("__main__")
     shell = RankShell.instance(config=config, user_module=module, user_ns=module.__dict__)
-    del shell.user_ns["open"]  # IPython's own bypasses the patch of ``open``
+    shell.user_ns.pop("open", None)  # IPython's own bypasses the patch of ``open``
     module.__dict__["__getattr__"] = _find_unpickled
     sys.modules["__main__"] = module
     make_publisher: Any = NullPublisher if rank else EventPublisher

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+import tokenize
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,18 @@ from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Display
 
 from .reporting.stdio import log_size
+
+NO_CODE = (tokenize.ENDMARKER, tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT)
+
+
+def ends_with_semicolon(cell: str) -> bool:
+    """Return whether the last token of ``cell`` is a semicolon, so that no value is displayed.
+
+    As IPython's ``DisplayHook.semicolon_at_end_of_expression``, which older versions do not have.
+    """
+    tokens = tokenize.generate_tokens(io.StringIO(cell).readline)
+    code = [token.string for token in tokens if token.type not in NO_CODE]
+    return bool(code) and code[-1] == ";"
 
 
 class EventPublisher(DisplayPublisher):

@@ -221,7 +221,8 @@ def _raised(run: Run, failure: Failure) -> BaseException:
     lines += [*failure.traceback, *filter(None, [left_behind(run, failure)])]
     if 0 not in run.results:
         lines.append(_sentence(_what_is_back(run)))
-    error.__cause__ = RankTraceback("\n".join(lines))
+    if not isinstance(error, SystemExit):  # IPython shows no cause of it; 8.18 fails at one
+        error.__cause__ = RankTraceback("\n".join(lines))
     error._render_traceback_ = lambda *_: lines  # type: ignore[attr-defined]
     return error
 
