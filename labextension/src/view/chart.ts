@@ -269,7 +269,7 @@ export class Chart implements IItemView<IChart> {
     const isOutside = at === null || at === undefined || at >= this.data[0].length;
     if (this.spec.colors) {
       setText(this.value, isOutside ? '' : this.formatPosition(at));
-      this.legend.showValues(this.spec, this.entryTexts(isOutside ? null : at));
+      this.legend.showValues(this.entryTexts(isOutside ? null : at));
       return;
     }
     if (isOutside) {

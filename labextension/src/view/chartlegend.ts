@@ -5,7 +5,7 @@ import { make, setText } from './dom';
 /** The names of a chart's lines, and their values if the lines are of the same kind. */
 export class ChartLegend {
   readonly node = make('div', 'chart-legend', { 'aria-hidden': 'true' });
-  private entries: HTMLElement[] = [];
+  private values: HTMLElement[] = [];
   private layout = '';
 
   update(spec: IChart): void {
@@ -16,18 +16,19 @@ export class ChartLegend {
       return;
     }
     this.layout = layout;
-    this.entries = lines.map(({ name }, index) => {
-      const entry = make('span', 'chart-entry', { title: name }, name);
+    this.values = lines.map(() => make('span', 'chart-entry-value'));
+    const entries = lines.map(({ name }, index) => {
+      const shown = make('span', 'chart-entry-name', {}, name);
+      const children = [shown, ' ', this.values[index]];
+      const entry = make('span', 'chart-entry', { title: name }, ...children);
       entry.style.setProperty('--nbmgpu-line', lineColor(spec, index));
       return entry;
     });
-    this.node.replaceChildren(...this.entries);
+    this.node.replaceChildren(...entries);
   }
 
   /** Show a text behind the name of each line. */
-  showValues(spec: IChart, values: readonly string[]): void {
-    this.entries.forEach((entry, line) =>
-      setText(entry, `${spec.lines[line]?.name ?? ''} ${values[line] ?? ''}`)
-    );
+  showValues(values: readonly string[]): void {
+    this.values.forEach((node, line) => setText(node, values[line] ?? ''));
   }
 }

@@ -62,6 +62,7 @@ function create({ source, trans, memory, read }: ISectionContext): ISectionView 
         memory.set('charts', { ...chosen });
         update();
       });
+      node.title = chart.title; // long names are cut
       return {
         node,
         update: item => setAttribute(node, 'aria-pressed', String(item.shown))
