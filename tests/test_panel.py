@@ -199,6 +199,16 @@ def test_a_stretch_of_a_curve_is_sent_when_asked_for(staged, monkeypatch):
     assert answer_to(view, monkeypatch, curve=nothing) is None
 
 
+def test_the_metrics_are_sent_as_csv_when_asked_for(staged, monkeypatch):
+    run = staged(1)
+    run.points("loss", list(range(9000)), [0.5] * 9000)
+    view = shown(run)
+    page = answer_to(view, monkeypatch, csv={"after": -1, "columns": []})
+    assert page["text"].startswith("step,loss\n0,0.5\n")
+    rest = {"after": page["last"], "columns": page["columns"]}
+    assert answer_to(view, monkeypatch, csv=rest)["last"] == 8999
+
+
 def test_choices_are_kept_for_a_reloaded_page(staged):
     view = shown(staged(1))
     view._handle_custom_msg({"kind": "choose", "key": "log rank", "value": 1}, [])

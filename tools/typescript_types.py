@@ -29,6 +29,8 @@ ROOTS = (
     "nbmgpu.report.log_pages:LogRequest",
     "nbmgpu.report.log_pages:LogPage",
     "nbmgpu.report.curves:CurveRequest",
+    "nbmgpu.report.metrics_csv:CsvRequest",
+    "nbmgpu.report.metrics_csv:CsvPage",
     "nbmgpu.report.run_comparison.payload:RunComparison",
     "nbmgpu.server.payloads:*",
     "nbmgpu.advisor.picker_state:PickerState",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from nbmgpu.report.svg_text import svg_text
+
 LABELS, BAR, TEXT, ROW = 150, 170, 80, 20
 """Widths of the labels, the longest bar and the text after it, and the height of a row."""
 
@@ -25,9 +27,9 @@ def bar_chart(
     for place, (name, value, words) in enumerate(rows):
         y, width = place * ROW, max(1.0, BAR * value / longest)
         drawn.append(
-            _text(LABELS - 6, y + 14, name, "end")
+            svg_text(LABELS - 6, y + 14, name, "end")
             + f"<rect x='{LABELS}' y='{y + 3}' width='{width:.1f}' height='14' rx='2' "
-            f"fill='{colours.get(name, COLOUR)}'/>" + _text(LABELS + width + 6, y + 14, words)
+            f"fill='{colours.get(name, COLOUR)}'/>" + svg_text(LABELS + width + 6, y + 14, words)
         )
     return _figure(title, LABELS + BAR + TEXT, ROW * len(rows), "".join(drawn))
 
@@ -47,8 +49,8 @@ def line_chart(title: str, points: Sequence[tuple[int, float]]) -> str:
         x, y = place(ranks, value)
         marks.append(
             f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3' fill='{COLOUR}'/>"
-            + _text(x + 6, y + 4, f"{value:.2f}x")
-            + _text(x, SIDE - 6, str(ranks), "middle")
+            + svg_text(x + 6, y + 4, f"{value:.2f}x")
+            + svg_text(x, SIDE - 6, str(ranks), "middle")
         )
     return _figure(title, SIDE + 20, SIDE, ideal + line + "".join(marks))
 
@@ -56,13 +58,6 @@ def line_chart(title: str, points: Sequence[tuple[int, float]]) -> str:
 def _line(points: Sequence[tuple[float, float]], colour: str, more: str = "") -> str:
     drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     return f"<polyline points='{drawn}' fill='none' stroke='{colour}' stroke-width='1.5' {more}/>"
-
-
-def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    return (
-        f"<text x='{x:.1f}' y='{y}' text-anchor='{anchor}' font-size='12' fill='currentColor'>"
-        f"{escape(words)}</text>"
-    )
 
 
 def _figure(title: str, width: int, height: int, content: str) -> str:

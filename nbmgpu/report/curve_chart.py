@@ -9,6 +9,7 @@ from html import escape
 import numpy as np
 
 from .polylines import Range, finite_range, polylines
+from .svg_text import svg_text
 from .text_format import number
 
 WIDTH, HEIGHT = 340, 180
@@ -51,14 +52,14 @@ def chart_svg(title: str, lines: Sequence[NamedLine]) -> str:
     drawn = "".join(_line(line, step_range, value_range) for line in lines)
     (first, last), (low, high) = step_range, value_range
     labels = [
-        _text(LEFT, HEIGHT - 6, number(first), "start"),
-        _text(WIDTH - RIGHT, HEIGHT - 6, f"step {number(last)}", "end"),
+        svg_text(LEFT, HEIGHT - 6, number(first), "start", size=10),
+        svg_text(WIDTH - RIGHT, HEIGHT - 6, f"step {number(last)}", "end", size=10),
     ]
     if low == high:
-        labels.append(_text(LEFT - 4, (HEIGHT - BOTTOM + TOP) / 2, number(high), "end"))
+        labels.append(svg_text(LEFT - 4, (HEIGHT - BOTTOM + TOP) / 2, number(high), "end", size=10))
     else:
-        labels.append(_text(LEFT - 4, TOP + 8, number(high), "end"))
-        labels.append(_text(LEFT - 4, HEIGHT - BOTTOM, number(low), "end"))
+        labels.append(svg_text(LEFT - 4, TOP + 8, number(high), "end", size=10))
+        labels.append(svg_text(LEFT - 4, HEIGHT - BOTTOM, number(low), "end", size=10))
     frame = (
         f"<path d='M{LEFT},{TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}' fill='none' "
         "stroke='currentColor' stroke-opacity='0.3'/>"
@@ -81,11 +82,4 @@ def _line(line: NamedLine, step_range: Range, value_range: Range) -> str:
     return (
         f"<g fill='none' stroke='{line.colour}' stroke-width='1.5' stroke-linejoin='round' "
         f"stroke-linecap='round'><title>{escape(line.name)}</title>{drawn}</g>"
-    )
-
-
-def _text(x: float, y: float, words: str, anchor: str) -> str:
-    return (
-        f"<text x='{x}' y='{y}' text-anchor='{anchor}' font-size='10' fill='currentColor'>"
-        f"{escape(words)}</text>"
     )

@@ -23,9 +23,13 @@ class Curve:
 
     sums: dict[int, float] = field(default_factory=dict)
     weights: dict[int, float] = field(default_factory=dict)
+    _arrays: tuple[np.ndarray, np.ndarray] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     def add(self, points: Metrics) -> None:
         """Add points of one rank."""
+        self._arrays = None
         for step, value, weight in zip(points.steps, points.values, points.weights, strict=True):
             if weight:  # an empty shard has no weight, and its value may be nan
                 self.sums[step] = self.sums.get(step, 0.0) + weight * value
@@ -41,7 +45,15 @@ class Curve:
         return len(self.sums)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return steps (int64) and values (float64) in step order."""
+        """Return steps (int64) and values (float64) in step order; they cannot be written to.
+
+        They are computed once until points are added: several views read the same curve.
+        """
+        if self._arrays is None:
+            self._arrays = self._sorted_arrays()
+        return self._arrays
+
+    def _sorted_arrays(self) -> tuple[np.ndarray, np.ndarray]:
         # Both dictionaries have the same order of keys, nearly always that of steps.
         count = len(self.sums)
         steps = np.fromiter(self.sums, np.int64, count)
@@ -49,7 +61,10 @@ class Curve:
             values = np.fromiter(self.sums.values(), np.float64, count)
             values /= np.fromiter(self.weights.values(), np.float64, count)
         order = np.argsort(steps, kind="stable")
-        return steps[order], values[order]
+        steps, values = steps[order], values[order]
+        for array in (steps, values):
+            array.flags.writeable = False
+        return steps, values
 
     def points(self) -> list[tuple[int, float]]:
         """Return ``(step, value)`` in step order."""
@@ -69,4 +84,4 @@ class Curve:
         import pandas as pd
 
         steps, values = self.arrays()
-        return pd.Series(values, index=steps, dtype="float64")
+        return pd.Series(values.copy(), index=steps.copy(), dtype="float64")

@@ -12,6 +12,7 @@ from .curves import CurveHandler
 from .http_errors import ApiError
 from .labels import LabelsHandler
 from .logs import LogFileHandler, LogsHandler
+from .metrics import MetricsHandler
 from .picker import PickHandler
 from .ranks import RanksHandler
 from .run_comparison import CompareHandler
@@ -48,6 +49,7 @@ ROUTES = [
     (RUN + "/stop", StopHandler),
     (RUN + "/stream", RunStream),
     (RUN + "/curve", CurveHandler),
+    (RUN + "/metrics.csv", MetricsHandler),
     (RUN + "/labels", LabelsHandler),
     (RUN + "/ranks", RanksHandler),
     (RUN + "/logs", LogsHandler),

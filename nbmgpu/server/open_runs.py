@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from nbmgpu.report.curves import CurveLine, CurveRequest, curve_detail
 from nbmgpu.report.log_pages import LogPage, LogReader, LogRequest
+from nbmgpu.report.metrics_csv import CsvPage, CsvRequest, csv_page
 from nbmgpu.report.node_rows import RankRequest, rows_on_nodes
 from nbmgpu.report.rank_rows import RankRow
 from nbmgpu.report.stopping import stopping
@@ -63,6 +64,11 @@ class OpenRun:
         with self.current() as run:
             return curve_detail(run.view, request)
 
+    def csv_page(self, request: CsvRequest) -> CsvPage:
+        """Return some rows of the metrics as CSV."""
+        with self.current() as run:
+            return csv_page(run, request)
+
 
 class OpenRuns:
     """The runs that somebody reads, and the most recently used others. Thread-safe."""
@@ -108,6 +114,14 @@ class OpenRuns:
             NoSuchRunError: It does not exist.
         """
         return self.kept(name).curve_detail(request)
+
+    def csv_page(self, name: str, request: CsvRequest) -> CsvPage:
+        """Return some rows of the metrics of the run ``name`` as CSV.
+
+        Raises:
+            NoSuchRunError: It does not exist.
+        """
+        return self.kept(name).csv_page(request)
 
     def kept(self, name: str) -> OpenRun:
         """Return the run ``name``, and keep it open for the next request.

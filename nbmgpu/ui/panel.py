@@ -3,7 +3,7 @@
 Each part of ``nbmgpu.report.snapshot`` is a synced trait ``part_<name>``, so that only changed
 parts are sent and a reloaded page is complete; ``labextension/src/view`` draws them. The browser
 sends messages: clicks on Stop, choices such as the open log, and requests for log lines, for
-ranks of a node and for ranges of a curve at a higher resolution.
+ranks of a node, for ranges of a curve at a higher resolution and for rows of the metrics as CSV.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import traitlets
 
 from nbmgpu.report.curves import CurveLine, CurveRequest, curve_detail
 from nbmgpu.report.log_pages import LogPage, LogRequest
+from nbmgpu.report.metrics_csv import CsvPage, CsvRequest, csv_page
 from nbmgpu.report.node_rows import RankRequest, rows_on_nodes
 from nbmgpu.report.rank_rows import RankRow
 from nbmgpu.report.snapshot import Snapshot, plain_data
@@ -84,8 +85,12 @@ class RunPanel(anywidget.AnyWidget):
                 self._answer(number, found)
             case {"kind": "ask", "id": number, "curve": dict(request)}:
                 self._answer(number, curve_detail(self._run.view, CurveRequest(**request)))
+            case {"kind": "ask", "id": number, "csv": dict(request)}:
+                self._answer(number, csv_page(self._run, CsvRequest(**request)))
 
-    def _answer(self, number: int, answer: LogPage | CurveLine | list[RankRow] | None) -> None:
+    def _answer(
+        self, number: int, answer: LogPage | CurveLine | CsvPage | list[RankRow] | None
+    ) -> None:
         self.send({"kind": "answer", "id": number, "answer": plain_data(answer)})
 
     def __repr__(self) -> str:

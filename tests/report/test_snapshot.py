@@ -79,7 +79,11 @@ def test_updates_have_only_changed_parts(staged):
     run.log(1, "x")
     assert set(changed_parts(snapshot)) == {"logs"}
     run.points("lr", [1], [0.1])
-    assert set(changed_parts(snapshot)) == {"curves", "ranks"}  # the rank has taken a step
+    assert set(changed_parts(snapshot)) == {
+        "curves",
+        "metrics",
+        "ranks",
+    }  # the rank has taken a step
 
 
 def test_curves_and_logs_pause_between_updates_except_at_the_end(staged):

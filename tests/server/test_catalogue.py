@@ -155,6 +155,22 @@ def test_a_range_of_a_curve_has_all_its_points(runs, stage):
     assert (refused.status, refused.json["message"]) == (400, "first='x' is not a number.")
 
 
+def test_the_metrics_are_downloaded_as_csv_with_all_points(runs, stage):
+    staged = stage(2, id=NAME)
+    for rank in range(2):
+        staged.points("loss", list(range(25_000)), [rank + step for step in range(25_000)], rank)
+    staged.points("acc", [24_999], [0.25])
+    answer = runs.request(f"runs/{NAME}/metrics.csv")
+    assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
+    assert answer.headers["Content-Disposition"] == f'attachment; filename="{NAME}-metrics.csv"'
+    lines = answer.body.decode().splitlines()
+    assert lines[:2] == ["step,loss,acc", "0,0.5,"]
+    assert lines[-1] == "24999,24999.5,0.25"
+    assert len(lines) == 25_001
+    missing = runs.request("runs/20260101-000000-none/metrics.csv")
+    assert (missing.status, missing.json["hint"] != "") == (404, True)
+
+
 def points_of(curve):
     return list(struct.iter_unpack("<2f", base64.b64decode(curve["points"])))
 

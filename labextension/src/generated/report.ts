@@ -1,6 +1,8 @@
 // Generated from Python by tools/typescript_types.py. Do not edit.
 import type { RunLabels, RunState, ShardTable } from './runs';
 
+export type Best = '' | 'lowest' | 'highest';
+
 /** One metric, drawn. */
 export interface CurveLine {
   /** of the metric. */
@@ -142,6 +144,74 @@ export interface LogPage {
   lines: LogLine[];
 }
 
+/** The lowest or highest value of a metric, formatted, and the first step that has it. */
+export interface Extreme {
+  value: string;
+  step: number;
+}
+
+/** One metric. */
+export interface MetricRow {
+  /** of the metric. */
+  name: string;
+  /** its newest value, formatted. */
+  last: string;
+  /** whether that value is finite. */
+  finite: boolean;
+  /** of its finite values; None without any. */
+  lowest: Extreme | null;
+  /** of its finite values; None without any. */
+  highest: Extreme | null;
+  /**
+   * the mean of the finite values of an epoch or of some points, formatted; empty without
+   * any.
+   */
+  mean: string;
+  /** the number of steps with a value. */
+  points: number;
+  /** which of `lowest` and `highest` is the best value, if the name says so. */
+  best: Best;
+}
+
+/** The metrics, the loss first and rates last. */
+export interface MetricTable {
+  /** one for each metric. */
+  rows: MetricRow[];
+  /** the number of metrics left out. */
+  hidden: number;
+  /**
+   * the last complete epoch, from 1, of which `mean` is; 0 where no epoch is known, and
+   * `mean` is that of the last points.
+   */
+  epoch: number;
+  /** the number of these points. */
+  recent: number;
+}
+
+/** A request for the rows after one step. */
+export interface CsvRequest {
+  /**
+   * the last step of the page before; -1 for the first page, which begins with the title.
+   */
+  after: number;
+  /** those of the first page; empty for the first page. */
+  columns: string[];
+}
+
+/** Some rows. */
+export interface CsvPage {
+  /** complete lines. */
+  text: string;
+  /**
+   * the names of the columns, for the next request: other metrics may appear meanwhile.
+   */
+  columns: string[];
+  /** the step of the last row; -1 without rows. */
+  last: number;
+  /** the number of steps that follow, of the metric that has most. */
+  left: number;
+}
+
 /** The row of a machine. */
 export interface NodeRow {
   /** its number, from 0. */
@@ -240,8 +310,6 @@ export interface CellDifference {
 }
 
 export type Group = 'setting' | 'result' | 'metric';
-
-export type Best = '' | 'lowest' | 'highest';
 
 /** The value of one run: as text, and as a number to sort by, if it is one. */
 export interface Cell {
@@ -398,6 +466,7 @@ export interface Parts {
   progress: Bar[];
   curves: Curves;
   throughput: Throughput;
+  metrics: MetricTable;
   system: SystemChart[];
   ranks: RankRow[];
   nodes: NodeRow[];

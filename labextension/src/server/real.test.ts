@@ -88,6 +88,8 @@ describe.runIf(env.VITE_NBMGPU_RUN)('a real server', { timeout: 60_000 }, () => 
     expect(near?.steps).toBeGreaterThan(2);
     const download = await fetch(source.downloadUrl(0));
     expect(await download.text()).toMatch(/^epoch 0\n/);
+    const metrics = await fetch(source.metricsUrl());
+    expect(await metrics.text()).toMatch(/^step,epoch,loss.*\n1,/);
 
     source.stop(false);
     await vi.waitFor(() => expect(source.get('status')?.over).toBe(true), 20_000);

@@ -92,9 +92,12 @@ export class RunsServer {
 
   /** The URL of a rank's log file. */
   downloadUrl(id: string, rank: number): string {
-    const { token, appendToken } = this.settings;
-    const query: Query = token && appendToken ? { token } : {};
-    return address(this.settings, runRoute(id, 'logs', rank, 'download'), query);
+    return this.fileUrl(runRoute(id, 'logs', rank, 'download'));
+  }
+
+  /** The URL of all metrics of a run as CSV. */
+  metricsUrl(id: string): string {
+    return this.fileUrl(runRoute(id, 'metrics.csv'));
   }
 
   /** Stop a run; with `force`, kill it without writing results back. */
@@ -146,6 +149,12 @@ export class RunsServer {
     } catch (reason) {
       return reason instanceof ServerError && reason.isMissing ? 'missing' : 'lost';
     }
+  }
+
+  /** The URL of a file.  A browser sends no headers with it, so the token may be part of the URL. */
+  private fileUrl(route: string): string {
+    const { token, appendToken } = this.settings;
+    return address(this.settings, route, token && appendToken ? { token } : {});
   }
 
   private async getJson<Answer>(route: string, query: Query = {}): Promise<Answer> {

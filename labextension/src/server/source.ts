@@ -74,6 +74,10 @@ export class ServerRunSource implements IRunSource {
     return this.server.curve(this.runId, request);
   }
 
+  metricsUrl(): string {
+    return this.server.metricsUrl(this.runId);
+  }
+
   downloadUrl(rank: number): string {
     return this.server.downloadUrl(this.runId, rank);
   }

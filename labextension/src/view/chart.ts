@@ -25,28 +25,34 @@
  */
 import uPlot from 'uplot';
 import type { CurveLine } from '../generated/report';
-import { NO_CHART, type Detail, type IChart, type IScaling } from './chartspec';
+import { alignedData, valueColumn } from './chartdata';
 import { downloadImage } from './chartimage';
-import { formatIn, formatStep, nearest } from './charttext';
+import { ChartLegend } from './chartlegend';
+import { drawMarks, extremesOf, type IExtremes } from './chartmarks';
+import { chartOptions } from './chartoptions';
+import {
+  lineColor,
+  NO_CHART,
+  type Detail,
+  type IChart,
+  type IScaling
+} from './chartspec';
+import { formatIn, nearest } from './charttext';
 import { button, make, setAttribute, setText, type IItemView } from './dom';
-import { drawEpochs } from './epochlines';
-import { drawable, unpack, type IPoints } from './points';
-import { interpolated, smoothed } from './smoothing';
+import { unpack, type IPoints } from './points';
 import type { ITranslate } from './source';
-import { OTHER_LINES, LINE, HIGHLIGHT, paletteOf, type IPalette } from './theme';
+import { paletteOf } from './theme';
 
-const FAINT_ALPHA = '59';
-
-/** Pixels between two points from which on each point is drawn, not only the line. */
-const POINT_SPACING = 12;
+/** Lines up to which each has its extremes marked. */
+const MARKED_LINES = 2;
 
 /** A chart with its title, its last or hovered values, and a legend. */
 export class Chart implements IItemView<IChart> {
   readonly node: HTMLElement;
   private name = make('span', 'chart-name');
   private value = make('span', 'chart-value');
-  private legend = make('div', 'chart-legend', { 'aria-hidden': 'true' });
   private plot = make('div', 'chart-plot', { role: 'img', tabindex: '0' });
+  private legend = new ChartLegend();
   private spec = NO_CHART;
   /** The lines that are drawn: of the whole run, or of the zoomed range at a higher resolution. */
   private lines: CurveLine[] = [];
@@ -56,11 +62,11 @@ export class Chart implements IItemView<IChart> {
   private axis = '';
   private names = '';
   private colors: string | undefined;
-  private entries: HTMLElement[] = [];
   private data: uPlot.AlignedData = [[]];
+  /** The extremes of each line that has marks. */
+  private extremes: (IExtremes | null)[] = [];
   private drawn: uPlot | null = null;
   private layout = '';
-  private palette: IPalette = { text: '', muted: '', faint: '' };
   private sizes = new ResizeObserver(() => this.fit());
 
   constructor(
@@ -72,7 +78,7 @@ export class Chart implements IItemView<IChart> {
     setAttribute(image, 'aria-label', trans.__('Download this chart as PNG'));
     image.title = trans.__('Download this chart as PNG');
     const head = make('div', 'chart-head', {}, this.name, this.value);
-    this.node = make('figure', 'chart', {}, head, this.plot, this.legend, image);
+    this.node = make('figure', 'chart', {}, head, this.plot, this.legend.node, image);
     this.sizes.observe(this.plot);
     this.plot.addEventListener('keydown', event => this.onKey(event));
   }
@@ -93,18 +99,10 @@ export class Chart implements IItemView<IChart> {
     }
     this.colors = spec.colors?.join();
     setText(this.name, spec.title);
-    this.name.title = spec.title;
-    this.updateLegend();
+    this.legend.update(spec);
     this.value.toggleAttribute('data-nonfinite', !spec.finite);
     this.updateValue();
-    const steps = spec.lines[0]?.steps ?? 0;
-    const last = spec.colors
-      ? spec.lines.map(line => `${line.name} ${line.last}`).join(', ')
-      : spec.last;
-    const label = spec.axis
-      ? this.trans.__('%1: %2', spec.title, last)
-      : this.trans.__('%1: %2 after %3 steps', spec.title, last, steps);
-    setAttribute(this.plot, 'aria-label', label);
+    this.updateLabel();
   }
 
   /** Draw with the current settings. */
@@ -118,16 +116,25 @@ export class Chart implements IItemView<IChart> {
     if (!this.points.length || !this.plot.clientWidth) {
       return; // not attached; drawn when it is resized
     }
-    this.data = this.aligned();
+    this.align();
     const layout = `${this.points.length} ${this.scaling.log} ${this.spec.highlighted} ${this.axis} ${this.spec.colors?.join()}`;
     if (!this.drawn || layout !== this.layout) {
       this.layout = layout;
       this.drawn?.destroy();
-      this.palette = paletteOf(this.plot);
-      this.drawn = new uPlot(this.options(), this.data, this.plot);
+      const options = chartOptions({
+        size: { width: this.plot.clientWidth, height: this.plot.clientHeight },
+        scaling: this.scaling,
+        palette: paletteOf(this.plot),
+        spec: () => this.spec,
+        onDrawn: plot => this.drawMarks(plot),
+        onCursor: () => this.updateValue(),
+        onSelect: plot => this.onSelect(plot)
+      });
+      this.drawn = new uPlot(options, this.data, this.plot);
     } else {
       this.drawn.setData(this.data);
     }
+    this.updateLabel();
   }
 
   private setLines(lines: CurveLine[]): void {
@@ -192,141 +199,77 @@ export class Chart implements IItemView<IChart> {
     }
   }
 
-  /** Columns of steps and, for each line, values and smoothed values. */
-  private aligned(): uPlot.AlignedData {
-    const { smoothing, log } = this.scaling;
-    const tables = this.points.map((raw, index): uPlot.AlignedData => {
+  /** Compute the columns that are drawn, and their extremes. */
+  private align(): void {
+    const placed = this.points.map((points, index) => {
       const { means } = this.lines[index];
-      const even = smoothing
-        ? smoothed(means ? this.placed(means, index) : raw, smoothing)
-        : null;
-      const soft = even
-        ? drawable(interpolated(even, raw.x), log)
-        : raw.x.map(() => null);
-      return [raw.x, drawable(raw.y, log), soft];
+      const needsMeans = means && this.scaling.smoothing;
+      return { points, means: needsMeans ? this.placed(means, index) : null };
     });
-    return tables.length === 1 ? tables[0] : uPlot.join(tables);
+    this.data = alignedData(placed, this.scaling);
+    const isMarked = (line: number) =>
+      this.spec.colors ? this.points.length <= MARKED_LINES : line === 0;
+    this.extremes = this.points.map((_, line) =>
+      isMarked(line)
+        ? extremesOf(this.data[0], this.data[valueColumn(line)], this.scaling.zoom)
+        : null
+    );
   }
 
-  /** Update the legend. */
-  private updateLegend(): void {
-    const { lines, highlighted } = this.spec;
-    const layout = `${lines.map(line => line.name).join()} ${highlighted} ${this.spec.colors?.join()}`;
-    this.legend.hidden = lines.length < 2 && !this.spec.colors;
-    if (this.legend.hidden || this.legend.dataset.layout === layout) {
-      return;
-    }
-    this.legend.dataset.layout = layout;
-    this.entries = lines.map(({ name }, index) => {
-      const entry = make('span', 'chart-entry', {}, name);
-      entry.style.setProperty('--nbmgpu-line', this.color(index));
-      return entry;
-    });
-    this.legend.replaceChildren(...this.entries);
+  private drawMarks(plot: uPlot): void {
+    const lines = this.extremes.map((extremes, line) => ({
+      extremes,
+      column: valueColumn(line),
+      color: lineColor(this.spec, line)
+    }));
+    drawMarks(plot, lines);
   }
 
-  private color(line: number): string {
-    if (this.spec.colors) {
-      return this.spec.colors[line];
-    }
-    if (line === 0) {
-      return LINE;
-    }
-    return line === this.spec.highlighted
-      ? HIGHLIGHT
-      : OTHER_LINES[(line - 1) % OTHER_LINES.length];
+  private formatPosition(index: number): string {
+    const position = this.data[0][index];
+    return this.spec.axis?.format(position) ?? String(position);
   }
 
-  private options(): uPlot.Options {
-    const { scaling } = this;
-    const series = this.points.flatMap((_, line): uPlot.Series[] => {
-      const color = this.color(line);
-      const width = line === 0 || line === this.spec.highlighted ? 1.5 : 1;
-      return [
-        {
-          label: this.lines[line].name,
-          stroke: () => (scaling.smoothing ? color + FAINT_ALPHA : color),
-          width,
-          // uPlot decides at each draw: points are drawn if they are this many pixels apart.
-          points: { size: 5, width: 0, space: POINT_SPACING, fill: color }
-        },
-        { stroke: color, width: width + 0.5, points: { show: false } }
-      ];
-    });
-    const muted = () => this.palette.muted;
-    const grid = { stroke: () => this.palette.faint, width: 1 };
-    const axis = {
-      stroke: muted,
-      grid,
-      ticks: { show: false },
-      font: '10px system-ui, sans-serif'
-    };
-    return {
-      width: this.plot.clientWidth,
-      height: this.plot.clientHeight,
-      padding: [8, 10, 0, 0],
-      legend: { show: false },
-      cursor: {
-        y: false,
-        sync: { key: scaling.key, setSeries: false, scales: ['x', null] },
-        drag: { x: true, y: false, setScale: false },
-        points: { size: 6, width: 0 },
-        bind: {
-          dblclick: () => () => {
-            scaling.zoomTo(null);
-            return null;
-          }
-        }
-      },
-      scales: {
-        x: {
-          time: false,
-          range: (_, low, high) => scaling.zoom ?? [low, Math.max(high, low + 1)]
-        },
-        y: { distr: scaling.log ? 3 : 1 }
-      },
-      axes: [
-        {
-          ...axis,
-          size: 20,
-          gap: 4,
-          space: 60,
-          values: (_, splits) =>
-            splits.map(x => this.spec.axis?.format(x) ?? formatStep(x))
-        },
-        {
-          ...axis,
-          size: 46,
-          gap: 4,
-          space: 26,
-          values: (_, splits) => splits.map(v => this.formatValue(v))
-        }
-      ],
-      series: [{}, ...series],
-      hooks: {
-        drawClear: [plot => drawEpochs(plot, this.spec.epochs ?? [], this.palette.muted)],
-        setCursor: [() => this.updateValue()],
-        setSelect: [plot => this.onSelect(plot)]
+  /** Name the extremes of each marked line in the title's tooltip, and describe the chart. */
+  private updateLabel(): void {
+    const { trans, spec } = this;
+    const { lines } = spec;
+    const steps = lines[0]?.steps ?? 0;
+    const last = spec.colors
+      ? lines.map(line => `${line.name} ${line.last}`).join(', ')
+      : spec.last;
+    const label = spec.axis
+      ? trans.__('%1: %2', spec.title, last)
+      : trans.__('%1: %2 after %3 steps', spec.title, last, steps);
+    const extremes = this.extremes.flatMap((found, line) => {
+      if (!found) {
+        return [];
       }
-    };
+      const text = trans.__(
+        'lowest %1 at %2, highest %3 at %4',
+        this.formatValue(line, found.lowest),
+        this.formatPosition(found.lowest),
+        this.formatValue(line, found.highest),
+        this.formatPosition(found.highest)
+      );
+      return [lines.length > 1 ? trans.__('%1: %2', lines[line].name, text) : text];
+    });
+    setAttribute(this.plot, 'aria-label', [label, ...extremes].join('; '));
+    setAttribute(this.name, 'title', [spec.title, ...extremes].join('\n'));
   }
 
-  private formatValue(value: number | null): string {
-    if (value === null || value === undefined) {
-      return '';
-    }
-    return formatIn(this.spec.unit, value);
+  private formatValue(line: number, index: number): string {
+    const value = this.data[valueColumn(line)]?.[index];
+    return typeof value === 'number' ? formatIn(this.spec.unit, value) : '';
   }
 
   /** Show the last value, or the values at the cursor. */
   private updateValue(): void {
     const at = this.drawn?.cursor.idx;
-    const steps = this.data[0];
-    const isOutside = at === null || at === undefined || at >= steps.length;
+    const isOutside = at === null || at === undefined || at >= this.data[0].length;
     if (this.spec.colors) {
-      this.updateEntries(isOutside ? null : at);
-      const position = isOutside ? '' : (this.spec.axis?.format(steps[at]) ?? steps[at]);
-      setText(this.value, String(position));
+      setText(this.value, isOutside ? '' : this.formatPosition(at));
+      this.legend.showValues(this.entryTexts(isOutside ? null : at));
       return;
     }
     if (isOutside) {
@@ -334,26 +277,34 @@ export class Chart implements IItemView<IChart> {
       return;
     }
     const values = this.points.map((_, line) => {
-      const value = this.data[2 * line + 1]?.[at];
+      const value = this.formatValue(line, at);
       const name = line ? `${this.lines[line].name} ` : ''; // the title of the chart names the first
-      return typeof value === 'number' ? name + this.formatValue(value) : '';
+      return value && this.withMark(name + value, line, at);
     });
-    setText(
-      this.value,
-      this.trans.__('%1 at %2', values.filter(Boolean).join(' · ') || '–', steps[at])
-    );
+    const shown = values.filter(Boolean).join(' · ') || '–';
+    setText(this.value, this.trans.__('%1 at %2', shown, this.formatPosition(at)));
   }
 
-  /** Show each line's last value, or its value nearest to the cursor, in the legend. */
-  private updateEntries(at: number | null): void {
-    this.lines.forEach(({ name, last }, line) => {
-      const value =
-        at === null ? null : nearest(this.data[2 * line + 1], this.data[0], at);
-      const text = at === null ? last : value === null ? '–' : this.formatValue(value);
-      if (this.entries[line]) {
-        setText(this.entries[line], `${name} ${text}`);
+  /** Each line's last value, or its value nearest to the cursor, for the legend. */
+  private entryTexts(at: number | null): string[] {
+    return this.lines.map(({ last }, line) => {
+      if (at === null) {
+        return last;
       }
+      const value = nearest(this.data[valueColumn(line)], this.data[0], at);
+      return value === null
+        ? '–'
+        : this.withMark(formatIn(this.spec.unit, value), line, at);
     });
+  }
+
+  /** Say of a value whether it is the lowest or the highest. */
+  private withMark(value: string, line: number, at: number): string {
+    const found = this.extremes[line];
+    if (found?.lowest === at) {
+      return this.trans.__('%1 (lowest)', value);
+    }
+    return found?.highest === at ? this.trans.__('%1 (highest)', value) : value;
   }
 
   private onSelect(plot: uPlot): void {

@@ -1,3 +1,5 @@
+import { downloadUrl, fileName } from './download';
+
 /** Download a chart's canvas as a PNG with its title and the background of the page. */
 export function downloadImage(canvas: HTMLCanvasElement, title: string): void {
   const scale = window.devicePixelRatio || 1;
@@ -16,10 +18,7 @@ export function downloadImage(canvas: HTMLCanvasElement, title: string): void {
   context.fillStyle = color;
   context.font = `${13 * scale}px system-ui, sans-serif`;
   context.fillText(title, 8 * scale, 16 * scale);
-  const link = document.createElement('a');
-  link.href = image.toDataURL('image/png');
-  link.download = `${title.replace(/[^\w.-]+/g, '-')}.png`;
-  link.click();
+  downloadUrl(image.toDataURL('image/png'), fileName(title, 'png'));
 }
 
 /** The text color of `node`, and the first background behind it that is not transparent. */

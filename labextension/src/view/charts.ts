@@ -1,7 +1,7 @@
-import type { CurveLine, Parts } from '../generated/report';
 import { Chart } from './chart';
 import type { IChart } from './chartspec';
 import { chartTools } from './charttools';
+import { CsvDownload } from './csvdownload';
 import {
   button,
   KeyedList,
@@ -10,19 +10,22 @@ import {
   addArrowKeyNavigation,
   setText
 } from './dom';
-import { formatSeconds, stepCost } from './format';
-import { groupMetrics } from './metricgroups';
+import { metricCharts } from './metriccharts';
+import { MetricTableView } from './metrictable';
 import type { ISection, ISectionContext, ISectionView } from './section';
-import { unpack } from './points';
-import { runColor } from './runcomparison/colors';
-import type { ITranslate } from './source';
 import { onThemeChange } from './theme';
 
 /** Number of charts shown by default; buttons show the others. */
 const DEFAULT_CHARTS = 6;
 
-/** Charts of each metric, of the throughput, and of the step time. */
-export const charts: ISection = { shows: ['curves', 'throughput', 'about'], create };
+/** Where the choice is stored whether the table is shown instead of the charts. */
+const AS_TABLE = 'metrics as table';
+
+/** Charts of each metric, of the throughput, and of the step time; or a table of the metrics. */
+export const charts: ISection = {
+  shows: ['curves', 'throughput', 'metrics', 'about'],
+  create
+};
 
 function create({ source, trans, memory, read }: ISectionContext): ISectionView {
   const empty = make(
@@ -59,6 +62,7 @@ function create({ source, trans, memory, read }: ISectionContext): ISectionView 
         memory.set('charts', { ...chosen });
         update();
       });
+      node.title = chart.title; // long names are cut
       return {
         node,
         update: item => setAttribute(node, 'aria-pressed', String(item.shown))
@@ -66,23 +70,45 @@ function create({ source, trans, memory, read }: ISectionContext): ISectionView 
     }
   );
 
-  const tools = make('div', 'tools', {}, chips, ...scalingTools);
+  let asTable = memory.get(AS_TABLE) === true;
+  const table = new MetricTableView(trans);
+  const tableToggle = button('toggle', trans.__('Table'), () => {
+    asTable = !asTable;
+    memory.set(AS_TABLE, asTable);
+    update();
+    redraw(); // what has changed while the charts were hidden
+  });
+  const csv = new CsvDownload(source, trans, () => read('about').id);
+  const scalings = make('div', 'scalings', {}, ...scalingTools);
+  const right = make('div', 'tools-right', {}, tableToggle, csv.button);
+  const tools = make('div', 'tools', {}, chips, scalings, right);
 
   const update = () => {
-    const all = specs(read('curves'), read('throughput'), trans);
-    const shown = all.map((chart, index) => chosen[chart.key] ?? index < DEFAULT_CHARTS);
-    toggles.update(all.map((chart, index) => ({ chart, shown: shown[index] })));
-    shownCharts.update(all.filter((_, index) => shown[index]));
+    const all = metricCharts(read('curves'), read('throughput'), trans);
+    updateView(all.length > 0);
     tools.hidden = !all.length;
     empty.hidden = all.length > 0;
     setText(slowestRank, read('throughput').message);
     slowestRank.hidden = !slowestRank.textContent;
-    const hidden = read('curves').hidden;
+    const { hidden } = asTable ? read('metrics') : read('curves');
     more.hidden = !hidden;
     setText(
       more,
       trans.__('%1 more in nbmgpu.find_run("%2").metrics', hidden, read('about').id)
     );
+    if (asTable) {
+      table.update(read('metrics'));
+      return;
+    }
+    const shown = all.map((chart, index) => chosen[chart.key] ?? index < DEFAULT_CHARTS);
+    toggles.update(all.map((chart, index) => ({ chart, shown: shown[index] })));
+    shownCharts.update(all.filter((_, index) => shown[index]));
+  };
+  /** Show the charts and what belongs to them, or the table. */
+  const updateView = (isAny: boolean) => {
+    setAttribute(tableToggle, 'aria-pressed', String(asTable));
+    [chips, scalings, grid].forEach(each => (each.hidden = asTable));
+    table.node.hidden = !asTable || !isAny;
   };
   const endTheme = onThemeChange(() => {
     shownCharts.values().forEach(chart => (chart as Chart).updateTheme());
@@ -93,60 +119,16 @@ function create({ source, trans, memory, read }: ISectionContext): ISectionView 
     { 'aria-label': trans.__('Curves') },
     tools,
     grid,
+    table.node,
     slowestRank,
     empty,
+    csv.message,
     more
   );
   const dispose = () => {
     endTheme();
     shownCharts.dispose();
+    table.dispose();
   };
   return { node, update, dispose };
-}
-
-/** All available charts, in order. */
-function specs(
-  curves: Parts['curves'],
-  throughput: Parts['throughput'],
-  trans: ITranslate
-): IChart[] {
-  const { epochs } = curves;
-  const chart = (name: string, lines: readonly CurveLine[]): IChart => ({
-    key: name,
-    title: name,
-    last: lines[0].last,
-    finite: lines.every(line => line.finite),
-    lines: [...lines],
-    unit: 'number',
-    highlighted: -1,
-    colors: lines.length > 1 ? lines.map((_, index) => runColor(index)) : undefined,
-    epochs
-  });
-  const all = [
-    ...groupMetrics(curves.shown).map(({ name, lines }) => chart(name, lines)),
-    ...throughput.rates.map(line => chart(line.name, [line]))
-  ];
-  if (throughput.step_times.length) {
-    all.push(stepTime(throughput, trans));
-  }
-  return all;
-}
-
-function stepTime(throughput: Parts['throughput'], trans: ITranslate): IChart {
-  const lines = throughput.step_times;
-  const values = unpack(lines[0].points).y;
-  const highlighted = lines.findIndex(line => line.name === `rank ${throughput.slowest}`);
-  return {
-    key: 'step time',
-    title: 'step time',
-    last: stepCost(
-      throughput.step_time || formatSeconds(values[values.length - 1]),
-      throughput.sent,
-      trans
-    ),
-    finite: true,
-    lines,
-    unit: 'seconds',
-    highlighted
-  };
 }

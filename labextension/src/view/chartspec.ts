@@ -1,5 +1,6 @@
 import type { CurveLine, CurveRequest, Unit } from '../generated/report';
 import type { IPoints } from './points';
+import { HIGHLIGHT, LINE, OTHER_LINES } from './theme';
 
 /** The content of a chart. */
 export interface IChart {
@@ -40,6 +41,17 @@ export const NO_CHART: IChart = {
   unit: 'number',
   highlighted: -1
 };
+
+/** The color of the line at an index. */
+export function lineColor({ colors, highlighted }: IChart, line: number): string {
+  if (colors) {
+    return colors[line];
+  }
+  if (line === 0) {
+    return LINE;
+  }
+  return line === highlighted ? HIGHLIGHT : OTHER_LINES[(line - 1) % OTHER_LINES.length];
+}
 
 /** The settings shared by all charts of a view; the zoom is a range of steps. */
 export interface IScaling {

@@ -2,6 +2,8 @@
 export { mountRunView } from './mount';
 export { english } from './source';
 export type {
+  CsvPage,
+  CsvRequest,
   CurveLine,
   CurveRequest,
   IMemory,

@@ -9,6 +9,7 @@ import {
 } from './dom';
 import { LogList } from './loglist';
 import type { ISection, ISectionContext, ISectionView } from './section';
+import { downloadText } from './download';
 import { errorText } from './errors';
 
 const ALL = -1;
@@ -151,12 +152,7 @@ function create(context: ISectionContext): ISectionView {
   };
 
   const save = async () => {
-    const url = URL.createObjectURL(
-      new Blob([await list.allLines(selected)], { type: 'text/plain' })
-    );
-    const link = make('a', '', { href: url, download: nameOf(selected) });
-    link.click();
-    URL.revokeObjectURL(url);
+    downloadText(await list.allLines(selected), nameOf(selected));
   };
   const nameOf = (rank: number) =>
     `${read('about').id || 'run'}-${rank === ALL ? 'all' : `rank-${rank}`}.log`;

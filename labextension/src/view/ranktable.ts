@@ -132,22 +132,20 @@ export function meter(label: string): {
   node: HTMLElement;
   update(meter: Meter): void;
 } {
-  const text = make('span', 'meter-text');
-  const fill = make('span', 'meter-fill');
-  const node = make('span', 'meter', { role: 'meter', 'aria-label': label }, text, fill);
+  const node = make('span', 'meter', { role: 'meter', 'aria-label': label });
   setAttribute(node, 'aria-valuemin', '0');
   setAttribute(node, 'aria-valuemax', '100');
   const update = (value: Meter) => {
-    setText(text, value.text);
+    setText(node, value.text);
     node.hidden = !value.text;
     const share = Math.max(value.fraction, 0);
     setAttribute(node, 'aria-valuenow', String(Math.round(100 * share)));
     setAttribute(node, 'aria-valuetext', value.text);
     const width = `${Math.round(1000 * share) / 10}%`;
-    if (fill.style.width !== width) {
-      fill.style.width = width; // otherwise every update styles all rows again
+    if (node.style.getPropertyValue('--nbmgpu-share') !== width) {
+      node.style.setProperty('--nbmgpu-share', width); // only then is the row styled again
     }
-    fill.toggleAttribute('data-full', share > 0.92);
+    node.toggleAttribute('data-full', share > 0.92);
   };
   return { node, update };
 }

@@ -1,5 +1,6 @@
 import type { Parts } from '../generated/report';
 import type { Emitter } from './emitter';
+import { FrameQueue } from './framequeue';
 import type { IMemory, IRunSource, ITranslate, PartName } from './source';
 
 /** The dependencies of the sections of the view. */
@@ -28,6 +29,9 @@ export interface ISection {
   create(context: ISectionContext): ISectionView;
 }
 
+/** The updates of all sections in the page: several panels share its frames. */
+const updates = new FrameQueue();
+
 /** Append `section` to `root`, and update it when its parts change. Returns a function that ends this. */
 export function mountSection(
   root: HTMLElement,
@@ -46,9 +50,10 @@ export function mountSection(
     view?.update();
   };
   update();
-  const end = source.onChange(section.shows, update);
+  const end = source.onChange(section.shows, () => updates.add(update));
   return () => {
     end();
+    updates.delete(update);
     view?.dispose?.();
   };
 }

@@ -1,5 +1,7 @@
 // The data source of the run view: a widget's traits in a notebook, the server in JupyterLab.
 import type {
+  CsvPage,
+  CsvRequest,
   CurveLine,
   CurveRequest,
   LogPage,
@@ -10,6 +12,8 @@ import type {
 } from '../generated/report';
 
 export type {
+  CsvPage,
+  CsvRequest,
   CurveLine,
   CurveRequest,
   LogPage,
@@ -44,6 +48,12 @@ export interface IRunSource {
 
   /** A range of a metric at a higher resolution; optional. */
   detail?(request: CurveRequest): Promise<CurveLine | null>;
+
+  /** The URL of all metrics as CSV; optional. */
+  metricsUrl?(): string;
+
+  /** Some rows of the metrics as CSV, from which the view assembles the file; optional. */
+  metricRows?(request: CsvRequest): Promise<CsvPage>;
 
   /** The URL of a rank's log; without it, the view assembles the log from its pages. */
   downloadUrl?(rank: number): string | null;

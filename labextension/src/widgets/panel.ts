@@ -5,6 +5,8 @@ import '../../style/view.css';
 import {
   english,
   mountRunView,
+  type CsvPage,
+  type CsvRequest,
   type CurveLine,
   type CurveRequest,
   type IRunSource,
@@ -71,6 +73,10 @@ class ModelSource implements IRunSource {
 
   detail(request: CurveRequest): Promise<CurveLine | null> {
     return this.ask({ curve: request }) as Promise<CurveLine | null>;
+  }
+
+  metricRows(request: CsvRequest): Promise<CsvPage> {
+    return this.ask({ csv: request }) as Promise<CsvPage>;
   }
 
   // Traits set in the browser wait until the kernel is idle, which it is not while a cell

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,18 +15,9 @@ import numpy as np
 
 from nbmgpu.formatting import format_bytes
 from nbmgpu.report import text_format
+from nbmgpu.report.best_value import Best, best_value
 from nbmgpu.report.curves import RATES
 from nbmgpu.runs.run import Run
-
-PREFIX = re.compile(r"^(?:train|training|val|valid|validation|eval|test)[/_.]")
-"""What metrics of training and evaluation begin with."""
-
-LOWER = re.compile(r"loss|error|perplexity|\b(?:mse|mae|rmse|nll|wer|cer)\b")
-HIGHER = re.compile(
-    r"^(?:acc|accuracy|top[-_ ]?\d+)|accuracy$|\b(?:f1|auc|auroc|ap|map|iou|miou|dice)\b"
-    r"|\b(?:psnr|ssim|r2)\b|precision|recall|score|bleu|rouge|reward|per_second|/s$"
-)
-"""Names of metrics whose best value is the lowest or the highest; others have no best value."""
 
 LEFT_OUT = ("name", "tag", "strategy", "engine")
 """Options that have a column of their own, or are labels, which may have changed since."""
@@ -36,7 +26,6 @@ RECORDED = {"mesh", "nodes"}
 """Options that have a column even where all have their default."""
 
 Group = Literal["setting", "result", "metric"]
-Best = Literal["", "lowest", "highest"]
 
 
 @dataclass(frozen=True)
@@ -184,7 +173,7 @@ def _of_metrics(runs: Sequence[Run], metrics: Sequence[str]) -> list[Column]:
     for name in metrics:
         if name in RATES:
             continue
-        best = _best(name.lower())
+        best = best_value(name)
         values = [_finite_values(run, name) for run in runs]
         title = text_format.plain(name)
         final = [_final(run, name) for run in runs]
@@ -194,13 +183,6 @@ def _of_metrics(runs: Sequence[Run], metrics: Sequence[str]) -> list[Column]:
         if best:
             found.append(_column("metric", f"{best} {title}", peak, best))
     return found
-
-
-def _best(metric: str) -> Best:
-    name = PREFIX.sub("", metric).replace("_", " ").replace("per second", "per_second")
-    if LOWER.search(name):
-        return "lowest"
-    return "highest" if HIGHER.search(name) else ""
 
 
 def _final(run: Run, name: str) -> Cell:

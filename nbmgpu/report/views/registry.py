@@ -15,6 +15,7 @@ from .curves import CurvesView, ThroughputView
 from .external import LOG, ExternalViews, installed_views
 from .failure import FailureView
 from .logs import LogsView
+from .metrics import MetricsView
 from .nodes import NodesView
 from .notices import NoticesView
 from .progress import ProgressView
@@ -31,6 +32,7 @@ BUILT_IN: dict[str, type[PanelView]] = {
     "progress": ProgressView,
     "curves": CurvesView,
     "throughput": ThroughputView,
+    "metrics": MetricsView,
     "system": SystemView,
     "ranks": RanksView,
     "nodes": NodesView,

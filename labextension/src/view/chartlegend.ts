@@ -1,0 +1,34 @@
+import type { IChart } from './chartspec';
+import { lineColor } from './chartspec';
+import { make, setText } from './dom';
+
+/** The names of a chart's lines, and their values if the lines are of the same kind. */
+export class ChartLegend {
+  readonly node = make('div', 'chart-legend', { 'aria-hidden': 'true' });
+  private values: HTMLElement[] = [];
+  private layout = '';
+
+  update(spec: IChart): void {
+    const { lines, highlighted, colors } = spec;
+    const layout = `${lines.map(line => line.name).join()} ${highlighted} ${colors?.join()}`;
+    this.node.hidden = lines.length < 2 && !colors;
+    if (this.node.hidden || this.layout === layout) {
+      return;
+    }
+    this.layout = layout;
+    this.values = lines.map(() => make('span', 'chart-entry-value'));
+    const entries = lines.map(({ name }, index) => {
+      const shown = make('span', 'chart-entry-name', {}, name);
+      const children = [shown, ' ', this.values[index]];
+      const entry = make('span', 'chart-entry', { title: name }, ...children);
+      entry.style.setProperty('--nbmgpu-line', lineColor(spec, index));
+      return entry;
+    });
+    this.node.replaceChildren(...entries);
+  }
+
+  /** Show a text behind the name of each line. */
+  showValues(values: readonly string[]): void {
+    this.values.forEach((node, line) => setText(node, values[line] ?? ''));
+  }
+}

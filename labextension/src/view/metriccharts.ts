@@ -1,0 +1,54 @@
+import type { CurveLine, Parts } from '../generated/report';
+import type { IChart } from './chartspec';
+import { formatSeconds, stepCost } from './format';
+import { groupMetrics } from './metricgroups';
+import { unpack } from './points';
+import { runColor } from './runcomparison/colors';
+import type { ITranslate } from './source';
+
+/** All charts of a run, in order: metrics, throughput, step time. */
+export function metricCharts(
+  curves: Parts['curves'],
+  throughput: Parts['throughput'],
+  trans: ITranslate
+): IChart[] {
+  const { epochs } = curves;
+  const chart = (name: string, lines: readonly CurveLine[]): IChart => ({
+    key: name,
+    title: name,
+    last: lines[0].last,
+    finite: lines.every(line => line.finite),
+    lines: [...lines],
+    unit: 'number',
+    highlighted: -1,
+    colors: lines.length > 1 ? lines.map((_, index) => runColor(index)) : undefined,
+    epochs
+  });
+  const all = [
+    ...groupMetrics(curves.shown).map(({ name, lines }) => chart(name, lines)),
+    ...throughput.rates.map(line => chart(line.name, [line]))
+  ];
+  if (throughput.step_times.length) {
+    all.push(stepTime(throughput, trans));
+  }
+  return all;
+}
+
+function stepTime(throughput: Parts['throughput'], trans: ITranslate): IChart {
+  const lines = throughput.step_times;
+  const values = unpack(lines[0].points).y;
+  const highlighted = lines.findIndex(line => line.name === `rank ${throughput.slowest}`);
+  return {
+    key: 'step time',
+    title: 'step time',
+    last: stepCost(
+      throughput.step_time || formatSeconds(values[values.length - 1]),
+      throughput.sent,
+      trans
+    ),
+    finite: true,
+    lines,
+    unit: 'seconds',
+    highlighted
+  };
+}
