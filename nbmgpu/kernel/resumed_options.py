@@ -19,6 +19,7 @@ from nbmgpu.runs.checkpoint import (
     find_checkpoints,
 )
 from nbmgpu.runs.curve import Curve
+from nbmgpu.runs.preallocation import disk_is_full
 from nbmgpu.runs.run import Run, find_run, list_runs
 from nbmgpu.runs.view import NODE_LOST
 
@@ -77,6 +78,8 @@ def reason_to_restart(options: RunOptions, ended: Run) -> str:
     """
     state, left = ended.state, options.max_restarts - 1
     if left < 0 or state not in ("failed", "lost") or ended.is_asked_to_stop:
+        return ""
+    if disk_is_full(ended.folder):  # a new run could not write, and results may be in memory
         return ""
     if state == "lost":
         return notices.LAUNCHER_LOST.format(run=ended.id, left=left)

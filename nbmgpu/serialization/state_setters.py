@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copyreg
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -72,10 +73,12 @@ def _set_pairs(obj: Any, pairs: list[tuple[Any, Any]]) -> None:
 def _set_array(obj: Any, array: Any) -> None:
     same = obj.__array_interface__["data"] == array.__array_interface__["data"]
     if same and type(obj) is np.ndarray:
-        if obj.dtype != array.dtype:
-            obj.dtype = array.dtype  # type: ignore[misc]
-        if obj.shape != array.shape:
-            obj.shape = array.shape
+        with warnings.catch_warnings():  # of NumPy 2.5: the cell has assigned them, too
+            warnings.simplefilter("ignore", DeprecationWarning)
+            if obj.dtype != array.dtype:
+                obj.dtype = array.dtype  # type: ignore[misc]
+            if obj.shape != array.shape:
+                obj.shape = array.shape
     elif obj.flags.writeable:
         obj[...] = array
 

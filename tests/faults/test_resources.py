@@ -11,6 +11,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cases import HALF, LARGE, Case, Expected
@@ -90,6 +91,10 @@ class Removal(Fault):
     def __init__(self, session: Session, phase: str, act: Callable[[Removal], object]) -> None:
         super().__init__(session, Case("kernel", "STOP", phase))
         self.act = act
+        self.options: dict[str, int] = {}
+
+    def _request(self) -> dict[str, Any]:
+        return super()._request() | {"options": self.options}
 
     def _hit(self) -> None:
         self.act(self)
@@ -99,6 +104,7 @@ class Removal(Fault):
 def test_the_disk_fills_up(limited: NewSession, disk: str, phase: str) -> None:
     session = limited(DISKS[disk])
     fault = Removal(session, phase, lambda fault: fill(session.runs))
+    fault.options = {"max_restarts": 1}  # a new run could not write either
     reply = fault.inject()
     assert reply is not None
     (session.runs / "filler").unlink()
