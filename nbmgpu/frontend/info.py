@@ -21,6 +21,7 @@ from nbmgpu.kernel import executor
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.report.text_format import headline, rank_lines
 from nbmgpu.runs.engine_plugins import engine_names
+from nbmgpu.strategies.mesh_sizes import describe_positions, parse_mesh
 
 from . import engine_command
 
@@ -104,11 +105,7 @@ def last_run_lines() -> list[str]:
     if run is None:
         return []
     record = run.record
-    places = [
-        f"rank {rank} at {place}"
-        for rank in range(record.world_size)
-        if (place := record.mesh_position(rank))
-    ]
+    places = describe_positions(parse_mesh(record.options.values.get("mesh") or ()))
     return [f"  {run.id}  {headline(record)}", *(f"  {line}" for line in rank_lines(places))]
 
 

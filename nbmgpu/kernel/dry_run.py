@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nbmgpu.formatting import format_bytes
 from nbmgpu.report.text_format import rank_lines
 from nbmgpu.strategies import profile_of
-from nbmgpu.strategies.mesh_sizes import describe_position, format_mesh, mesh_sizes
+from nbmgpu.strategies.mesh_sizes import describe_positions, format_mesh, mesh_sizes
 
 if TYPE_CHECKING:
     from nbmgpu.options.run_options import RunOptions
@@ -44,7 +44,6 @@ def _mesh_lines(options: RunOptions, world_size: int) -> list[str]:
     sizes = mesh_sizes(profile_of(options.strategy), world_size, options)
     if len(sizes) == 1:
         return []
-    places = [f"rank {rank} at {describe_position(sizes, rank)}" for rank in range(world_size)]
     several = sum(size > 1 for size in sizes.values()) > 1
-    shown = rank_lines(places) if several else []
+    shown = rank_lines(describe_positions(sizes)) if several else []
     return [f"mesh         {format_mesh(sizes)}", *(f"             {line}" for line in shown)]

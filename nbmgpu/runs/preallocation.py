@@ -77,7 +77,7 @@ def require_space(folder: Path, nbytes: int = RESERVE) -> None:
             if not allocate(file.fileno(), nbytes):
                 file.write(b"\0")
         finally:
-            path.unlink()
+            path.unlink(missing_ok=True)  # another process may look at the same time
 
 
 def disk_is_full(folder: Path) -> bool:

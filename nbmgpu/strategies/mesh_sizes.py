@@ -66,6 +66,13 @@ def describe_position(sizes: dict[str, int], rank: int) -> str:
     return " ".join(f"{name} {index}" for name, index in places if sizes[name] > 1)
 
 
+def describe_positions(sizes: dict[str, int]) -> list[str]:
+    """Return where each rank is, if a dimension has two: ``rank 1 at dp 0 tp 1``."""
+    ranks = range(math.prod(sizes.values()))
+    places = [describe_position(sizes, rank) for rank in ranks]
+    return [f"rank {rank} at {place}" for rank, place in zip(ranks, places, strict=True) if place]
+
+
 def position(sizes: dict[str, int], rank: int) -> dict[str, int]:
     """Return the coordinates of a rank in a mesh, whose last dimension varies fastest."""
     found: dict[str, int] = {}

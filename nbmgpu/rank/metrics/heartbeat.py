@@ -95,7 +95,7 @@ class HeartbeatThread:
                 next_beat += INTERVAL
 
     def _beat(self) -> None:
-        with suppress(OSError):  # the disk is full: the next heartbeat may succeed
+        with suppress(OSError):  # such as of a network: the next heartbeat may succeed
             self._emit()
 
     def _emit(self) -> None:
