@@ -192,6 +192,19 @@ CHECKPOINTED = LIST_OF_LAYERS.replace(
     "layer(x).tanh()", "checkpoint(layer, x, use_reentrant=False).tanh()"
 ).replace("class Deep", "from torch.utils.checkpoint import checkpoint\nclass Deep")
 
+CHECKPOINTED_PARTS = """
+from torch.utils.checkpoint import checkpoint
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.drop = nn.Linear(8, 8), nn.Linear(8, 8), nn.Dropout(P)
+    def forward(self, x):
+        return x + self.b(checkpoint(self.inner, x, use_reentrant=False))
+    def inner(self, x):
+        return torch.tanh(self.drop(self.a(x)))
+model = nn.Sequential(nn.Linear(8, 8), *(Block() for _ in range(3)), nn.Linear(8, 4))
+"""
+
 PLAIN = idiom("layers", setup=LAYERS + ADAM)
 
 CASES = [
@@ -212,6 +225,11 @@ CASES = [
     idiom("an argument that is unused at times", TRAIN.replace(
         "model(x)", "model(x, len(losses) % 2)"), setup=CONDITION, ranks=(2, 3)),
     idiom("a checkpoint of one layer", setup=CHECKPOINTED + SGD),
+    idiom("a checkpoint inside of layers",
+        setup="P = 0.0" + CHECKPOINTED_PARTS + SGD),
+    idiom("a checkpoint inside of layers, with dropout",
+        setup="P = 0.3" + CHECKPOINTED_PARTS + SGD,
+        notices="pipeline-whole-batches", ranks=(2, 3)),
     PLAIN,
     idiom("dropout", setup=DROPOUT + ADAM, notices="pipeline-whole-batches", ranks=(2, 3)),
     idiom("batch normalization", setup=CONV, notices="pipeline-whole-batches", ranks=(2, 3)),

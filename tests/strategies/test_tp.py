@@ -91,6 +91,17 @@ class Scaled(nn.ReLU):
 model = nn.Sequential(nn.Linear(8, 16), Scaled(), nn.Linear(16, 4))
 """
 
+CHECKPOINTED = """
+from torch.utils.checkpoint import checkpoint
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 8)
+    def forward(self, x):
+        return x + self.b(checkpoint(lambda x: torch.tanh(self.a(x)), x, use_reentrant=False))
+model = nn.Sequential(Pair(), Pair(), nn.Linear(8, 4))
+"""
+
 SHARED_LAYER = """
 layer = nn.Linear(8, 8)
 model = nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(8, 4))
@@ -127,6 +138,7 @@ OUTSIDE = [
         setup=PAIR + SGD, ranks=(2, 3), rank_local="handle", curve=False),
     idiom("functional_call with other parameters", OTHER_PARAMETERS, setup=PAIR + SGD,
         rank_local="fast"),
+    idiom("a checkpoint inside of a pair", setup=CHECKPOINTED + SGD, ranks=(2, 3)),
     idiom("a layer that is used twice", setup=SHARED_LAYER + SGD),
     idiom("weight normalization in a pair", setup=WEIGHT_NORM + SGD, notices="detached"),
     idiom("a subclass of a convolution", setup=OWN_CONVOLUTION + SGD),

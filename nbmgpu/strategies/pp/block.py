@@ -74,8 +74,8 @@ class PipelineBlock:
         used_outputs: the leaves of its output that the cell has used after later blocks have run.
     """
 
-    running: ClassVar[bool] = False
-    """Whether this process runs a block, so that a nested one is a part of it."""
+    running: ClassVar[tuple[PipelineBlock, ...]] = ()
+    """The blocks that this process runs; one that is called in them is a part of them."""
 
     def __init__(
         self,
@@ -250,8 +250,8 @@ class PipelineBlock:
     @contextmanager
     def as_running(self) -> Iterator[None]:
         """Let its modules use the parameters of this rank, and forbid collectives."""
-        before, PipelineBlock.running = PipelineBlock.running, True
-        forbidden, TensorShard.forbidden = TensorShard.forbidden, self._check_shard
+        before, PipelineBlock.running = PipelineBlock.running, (*PipelineBlock.running, self)
+        forbidden, TensorShard.forbidden = TensorShard.forbidden, _check_shard
         states = self.states
         if any(state.is_resharded for state in states):
             self._pipeline.check_order(self._number, self.name)
@@ -272,17 +272,19 @@ class PipelineBlock:
             owned.register(running)
         update_rnn_weights(self._recurrent)
 
-    def _check_shard(self, shard: TensorShard) -> StrategyError | None:
-        """Return the error of gathering a parameter that is not of this block."""
-        if any(state.shard is shard for state in self.states):
-            return None
-        return StrategyError(
-            format_message(
-                f"Under pp, layer {self.name} uses a parameter from outside of it",
-                "A layer uses its own parameters, which are on one rank, and its arguments",
-                "%%mgpu --strategy fsdp",
-            )
+
+def _check_shard(shard: TensorShard) -> StrategyError | None:
+    """Return the error of gathering a parameter that is not of a running block."""
+    blocks = PipelineBlock.running
+    if any(state.shard is shard for block in blocks for state in block.states):
+        return None
+    return StrategyError(
+        format_message(
+            f"Under pp, layer {blocks[-1].name} uses a parameter from outside of it",
+            "A layer uses its own parameters, which are on one rank, and its arguments",
+            "%%mgpu --strategy fsdp",
         )
+    )
 
 
 def _is_from(leaf: Any, segment: Segment) -> bool:

@@ -6,7 +6,8 @@ the last stage.  In the backward pass all of them have the same gradients of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -199,8 +200,9 @@ class SegmentRun:
         for index, stage in reversed([*enumerate(self.plan.stages)]):
             if stage.owner == self._rank:
                 found = StageGrads(self._trained(stage))
-                for microbatch in range(self.plan.microbatches):
-                    self._run_backward(index, microbatch, grads, of_inputs, found)
+                with self._running(stage):
+                    for microbatch in range(self.plan.microbatches):
+                        self._run_backward(index, microbatch, grads, of_inputs, found)
                 of_parts |= found.reduced()
         self._transport.wait()
         shared = self._share_input_grads(of_inputs)
@@ -218,6 +220,14 @@ class SegmentRun:
         for state in states:
             state.unshard()
         return [state for state in states if state.unsharded.requires_grad]
+
+    @contextmanager
+    def _running(self, stage: Stage) -> Iterator[None]:
+        """Let a stage's blocks compute again what they have checkpointed in themselves."""
+        with ExitStack() as running:
+            for block in dict.fromkeys(call.block for call in self.calls[stage.first : stage.end]):
+                running.enter_context(block.as_running())
+            yield
 
     def _run_backward(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -141,8 +141,7 @@ class ParallelBlock:
             with kept_module_state(module), open_gates(self._parameters()):
                 whole = self._outcome(call, leaves, spec)
                 right = before.is_that_of(module)
-                with self._split():
-                    right = right and self._outcome(call, leaves, spec).is_that_of(whole)
+                right = right and self._outcome(call, leaves, spec, self._split()).is_that_of(whole)
         except Exception:
             right = False  # shapes do not fit, here and on all ranks
         return self._on_all_ranks(right)
@@ -153,10 +152,21 @@ class ParallelBlock:
         found = (parts.get(id(p), p) for p in self.block.module.parameters())
         return [part for part in found if part is not None]
 
-    def _outcome(self, call: Callable[..., Any], leaves: list[Any], spec: Any) -> Outcome:
+    def _outcome(
+        self,
+        call: Callable[..., Any],
+        leaves: list[Any],
+        spec: Any,
+        forward: AbstractContextManager[None] | None = None,
+    ) -> Outcome:
+        """Return outputs and gradients of a call in the context ``forward``.
+
+        The backward pass is outside of it, as after the block: what the block has checkpointed in
+        itself is computed again there.
+        """
         leaves = [detached_copy(leaf) for leaf in leaves]
         inputs = [*(x for x in leaves if isinstance(x, Tensor)), *self._parameters()]
         args, kwargs = tree_unflatten(leaves, spec)
-        with random_state.kept():
+        with random_state.kept(), forward or nullcontext():
             outputs, output_spec = tree_flatten(call(*args, **kwargs))
         return Outcome.of(outputs, output_spec, inputs)
