@@ -64,8 +64,8 @@ KNOWN: dict[str, Hint] = {
     ),
     r"mat1 and mat2 shapes cannot be|size mismatch|must match the size of tensor|target size"
     r"|Expected hidden|is invalid for input of size|Expected input batch_size": Hint(
-        "Shapes do not match. Each rank has only its shard of the batch, so numbers in the cell "
-        "may be sizes of the whole batch.",
+        "Shapes do not match. Where each rank has a shard of the batch, a number in the cell may "
+        "be the size of the whole one.",
         "x.shape[0] or -1 instead of a literal batch size",
     ),
     r"expected scalar type|must have the same dtype|should be the same": Hint(

@@ -9,6 +9,7 @@ made in the same way.
 from __future__ import annotations
 
 import importlib
+import time
 import traceback
 import uuid
 from contextlib import suppress
@@ -33,7 +34,8 @@ _opened: list[Any] | None = None
 def reduce_writer(writer: Any) -> Any:
     """Reduce a ``SummaryWriter`` to one that is closed, and goes on with a file of its own.
 
-    The kernel closes its own one as well.  A rank goes on with its file, and closes it at the end.
+    The kernel closes its own one as well.  A rank goes on with its file, and closes it at the end:
+    what the notebook opens afterwards has a later name.
     """
     if _opened is None:
         with suppress(Exception):  # it has written what it could
@@ -42,6 +44,7 @@ def reduce_writer(writer: Any) -> Any:
                 writer._filename_suffix = _unique_suffix()
     else:
         writer.flush()
+        _wait_for_later_name(writer.get_logdir())
     state = {name: value for name, value in vars(writer).items() if name not in CLOSED}
     return _closed_writer, (type(writer),), state
 
@@ -51,6 +54,18 @@ def _closed_writer(kind: Any) -> Any:
     writer = kind.__new__(kind)
     writer.__dict__.update(CLOSED)
     return writer
+
+
+def _wait_for_later_name(folder: str) -> None:
+    """Wait, for a second at most, until a file that is opened in ``folder`` is the last by name.
+
+    Names have whole seconds, then the host and the process, whose order says nothing.
+    """
+    names = (path.name.partition("tfevents.")[2] for path in Path(folder).glob("*tfevents.*"))
+    seconds = (name.partition(".")[0] for name in names)
+    newest = max((int(second) for second in seconds if second.isdecimal()), default=0)
+    if newest == int(time.time()):
+        time.sleep(newest + 1 - time.time())
 
 
 def _unique_suffix() -> str:
@@ -64,8 +79,12 @@ def _unique_suffix() -> str:
 def flush_logger(logger: Any) -> None:
     """Close the writer of Lightning's logger, whose own reduction drops it."""
     writer = vars(logger).get("_experiment")
-    if writer is not None and hasattr(writer, "close") and _opened is None:
+    if writer is None or not hasattr(writer, "close"):
+        return
+    if _opened is None:
         writer.close()
+    else:
+        _wait_for_later_name(writer.get_logdir())
 
 
 class TensorBoard(Tracker):
@@ -115,6 +134,7 @@ class _RankFileWriter:
             if (since := self.rank.resumed_from) is not None:
                 self._repeated = RepeatedPoints(lambda: _points(self._log_dir, since), self.rank)
                 self._repeated.read()  # before this process has a file there
+            _wait_for_later_name(self._log_dir)
             if "filename_suffix" in kwargs:
                 kwargs["filename_suffix"] = _unique_suffix()
             super().__init__(*args, **kwargs)
