@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import socket
-import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,15 +20,14 @@ from nbmgpu.options.model_parallelism import with_plan
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.patches.versions import untested_notice
 from nbmgpu.report.digest import write_digest
+from nbmgpu.runs import replacement
 from nbmgpu.runs.failure import exception_of, plain
 from nbmgpu.runs.folder import new_run_id, runs_root
 from nbmgpu.runs.number_topics import SAME_WORK
-from nbmgpu.runs.record import KernelRecord, LaunchOptions, RunRecord, StoragePaths
 from nbmgpu.serialization import Bundle, serialize
 from nbmgpu.strategies import profile_of
 from nbmgpu.strategies.mesh_sizes import format_mesh, mesh_sizes
 from nbmgpu.strategies.profiles import COMPILER_MODULES
-from nbmgpu.system.processes import creation_time
 from nbmgpu.trackers import registry as trackers
 
 from . import notices
@@ -44,11 +40,12 @@ from .resumed_options import (
     reason_to_restart,
     with_checkpoint,
 )
+from .run_record import new_record
 from .write_back import WriteBack
 
 if TYPE_CHECKING:
     from nbmgpu.devices.placement import Placement
-    from nbmgpu.engines.base import Engine, RunStorage
+    from nbmgpu.engines.base import Engine
     from nbmgpu.runs.run import Run
 
 
@@ -157,7 +154,10 @@ class Execution:
                 runs_root() / run_id, self.bundle.nbytes, self.placement.world_size
             )
             self._launched = LaunchedRun.create(
-                self._record(run_id, storage), self.source, self._engine, storage
+                new_record(self, run_id, storage, began(self._launched)),
+                self.source,
+                self._engine,
+                storage,
             )
             if self.options.keep_start:
                 from .cell_export import keep_start_of  # which imports torch
@@ -190,37 +190,6 @@ class Execution:
         """Return the modules that ranks import with these options; the next run's have them."""
         modules = profile_of(self.options.strategy).modules
         return (*modules, *COMPILER_MODULES) if self.options.compile else modules
-
-    def _record(self, run_id: str, storage: RunStorage) -> RunRecord:
-        options = self.options
-        return RunRecord(
-            id=run_id,
-            created=time.time(),
-            devices=list(self.placement.devices),
-            threads=self.placement.threads,
-            nodes=self.placement.nodes,
-            batch_line=self.batch_line,
-            options=LaunchOptions(
-                strategy=options.strategy,
-                batch=options.batch,
-                seed=options.seed,
-                timeout=options.time_limit,
-                fresh=options.fresh,
-                engine=options.engine,
-                may_restart=options.may_restart,
-                repeated=began(self._launched),
-                values=dataclasses.asdict(options),
-            ),
-            kernel=KernelRecord(
-                pid=os.getpid(),
-                create_time=creation_time(os.getpid()),
-                cwd=os.getcwd(),
-                sys_path=[p for p in sys.path if isinstance(p, str)],  # Python ignores others
-                notebook=self.context.notebook,
-                host=socket.gethostname(),
-            ),
-            storage=StoragePaths(storage.bundle.path, [each.path for each in storage.results]),
-        )
 
     @property
     def run(self) -> Run:
@@ -302,12 +271,32 @@ class Execution:
         """
         failed = self.run
         self.sync()  # the engine may know by now why, and removes what is left of the run
+        if not replacement.claim(failed):
+            return self._follow(failed)
         self._launched_run.release(reusable=False)  # rank 0 may have written into the bundle
         write_digest(failed)
         self._continuation["restarted"] = reason_to_restart(self.options, failed)
         resumed = options_after_failure(self.options, failed)
         self.options, self._continuation["resumed"] = resumed.options, resumed.notice
-        return self.start()
+        try:
+            run = self.start()
+        except BaseException:
+            replacement.withdraw(failed)
+            raise
+        replacement.publish(failed, run)
+        return run
+
+    def _follow(self, failed: Run) -> Run:
+        """Go on with the run that its launcher has started in place of ``failed``.
+
+        Raises:
+            LaunchError: the launcher cannot start it.
+        """
+        run = replacement.wait_for_replacement(failed)
+        self._launched_run.release(reusable=False)
+        self._launched = LaunchedRun.of(run, self._engine)
+        self.options = RunOptions(**run.record.options.values)
+        return self.run
 
     def finish(self) -> None:
         """Write the results back into the notebook, and release the run's resources.

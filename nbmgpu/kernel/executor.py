@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from nbmgpu.engines.registry import get_engine
+from nbmgpu.options.run_options import RunOptions
 from nbmgpu.report.digest import line_of
-from nbmgpu.runs import polling
+from nbmgpu.runs import polling, replacement
 from nbmgpu.runs.events import ACTIVE_STATES
 from nbmgpu.runs.run import Run, find_run, list_runs
 
@@ -25,6 +26,7 @@ from .in_rank import refuse_inside_a_rank
 from .interrupts import interrupts_to
 from .later_write_back import LaterWriteBack
 from .notebook_context import NotebookContext
+from .resumed_options import reason_to_restart
 from .run_display import DisplayFactory, RunDisplay
 
 last_run: Run | None = None
@@ -117,29 +119,48 @@ class _Reader:
 
     @property
     def over(self) -> bool:
-        return self.run.over
+        """Whether it is over, and no other run is to replace it, or that one has started."""
+        if not self.run.over:
+            return False
+        return replacement.replacement_of(self.run) is not None or not self._is_to_start_again
+
+    @property
+    def _is_to_start_again(self) -> bool:
+        if not self._engine.outlives_kernel:
+            return False
+        since = time.time() - self.run.view.last_time
+        options = RunOptions(**self.run.record.options.values)
+        return since < replacement.START_TIMEOUT and bool(reason_to_restart(options, self.run))
 
     def sync(self) -> None:
         self._engine.sync(self.run)
 
 
 def monitor(run: Run, display: DisplayFactory) -> Run:
-    """Show a run of another process until it is over.
+    """Show a run of another process until it is over, and those that replace it.
 
     Its results are written back if that process has ended, and the run has outlived it.
     """
-    with _show(run, NotebookContext.current(), display) as output:
-        for pause in _poll(_Reader(run), run, output):
-            time.sleep(pause)
+    following: Run | None = run
+    while following is not None:
+        run = following
+        with _show(run, NotebookContext.current(), display) as output:
+            for pause in _poll(_Reader(run), run, output):
+                time.sleep(pause)
+        following = replacement.replacement_of(run)
     _write_back_later(run)
     return run
 
 
 async def monitor_async(run: Run, display: DisplayFactory) -> Run:
     """Do what ``monitor`` does, awaiting between polls."""
-    with _show(run, NotebookContext.current(), display) as output:
-        for pause in _poll(_Reader(run), run, output):
-            await asyncio.sleep(pause)
+    following: Run | None = run
+    while following is not None:
+        run = following
+        with _show(run, NotebookContext.current(), display) as output:
+            for pause in _poll(_Reader(run), run, output):
+                await asyncio.sleep(pause)
+        following = replacement.replacement_of(run)
     _write_back_later(run)
     return run
 
@@ -258,7 +279,8 @@ def select_run(name: str = "") -> Run:
 def take_over(name: str) -> tuple[Run, Execution | None]:
     """Return the run whose id begins with ``name``, with none of its events read.
 
-    By default it is the newest background run of this process, or else what ``select_run`` finds.
+    If it has started again, it is the run that has replaced it.  By default it is the newest
+    background run of this process, or else what ``select_run`` finds.
 
     Returns:
         The run, and its execution if it is a background run of this process: the caller then
@@ -269,7 +291,8 @@ def take_over(name: str) -> tuple[Run, Execution | None]:
     """
     # Own runs come first: their results are in this process even if the folder was removed.
     own = [execution.run for run_id, execution in _background.items() if run_id.startswith(name)]
-    run = _reopen(own[-1]) if own and (len(own) == 1 or not name) else select_run(name)
+    is_own = own and (len(own) == 1 or not name)
+    run = _reopen(own[-1]) if is_own else replacement.newest_of(select_run(name))
     execution = _background.pop(run.id, None)
     if execution is not None:
         execution.taken_over = True

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from nbmgpu.engines.base import RunStorage
 from nbmgpu.errors import LaunchError
 from nbmgpu.runs.curve import Curve
 from nbmgpu.runs.event_file import EventWriter
@@ -15,12 +16,13 @@ from nbmgpu.runs.folder import COLLECTED_FILE
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.undo_log import undo
 from nbmgpu.runs.view import QUEUED
+from nbmgpu.serialization.storage import Storage
 
 if TYPE_CHECKING:
-    from nbmgpu.engines.base import Engine, RunHandle, RunStorage
+    from nbmgpu.engines.base import Engine, RunHandle
     from nbmgpu.runs.record import RunRecord
     from nbmgpu.serialization import Bundle
-
+    from nbmgpu.serialization.stored_bundle import StoredBundle
 
 POINTS = 10_000
 """Maximum points in one event."""
@@ -57,7 +59,16 @@ class LaunchedRun:
             engine.release(storage, in_use=False)
             raise
 
-    def start(self, bundle: Bundle, notices: Mapping[str, str], modules: Iterable[str]) -> None:
+    @classmethod
+    def of(cls, run: Run, engine: Engine) -> LaunchedRun:
+        """Return a run that another process has launched, in files as storage."""
+        paths = run.record.storage
+        storage = RunStorage(Storage(paths.bundle), tuple(map(Storage, paths.results)))
+        return cls(run, engine, storage)
+
+    def start(
+        self, bundle: Bundle | StoredBundle, notices: Mapping[str, str], modules: Iterable[str]
+    ) -> None:
         """Launch the ranks, and write the bundle that they wait for.
 
         Args:

@@ -193,6 +193,19 @@ def mark_complete(path: str) -> None:
         file.write(MAGIC)
 
 
+def set_owner(path: str, owner: str) -> None:
+    """Let the complete container at ``path``, in a file, be for the run ``owner``.
+
+    Raises:
+        OwnershipError: another user may have written it.
+    """
+    with open(path, "r+b") as file:
+        require_own(path, file.fileno())
+        *fields, _ = HEADER.unpack(file.read(HEADER.size))
+        file.seek(0)
+        file.write(HEADER.pack(*fields, owner.encode()))
+
+
 def wait_until_complete(path: str, owner: str = "") -> None:
     """Wait until the container at ``path`` is complete; the writer's failure must end the wait.
 

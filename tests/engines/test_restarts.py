@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +19,8 @@ from several_nodes import ON_TWO_NODES, children, wait
 from slurm_cluster import SlurmCluster
 
 import nbmgpu
-from nbmgpu.runs.run import Run, list_runs
+from nbmgpu.runs import replacement
+from nbmgpu.runs.run import Run, find_run, list_runs
 
 matrix = pytest.mark.matrix("nbmgpu/engines", "nbmgpu/kernel")
 
@@ -35,7 +39,9 @@ for epoch in range(2):
             open(MARK, "w").close()
             if HOW == "raises":
                 raise ZeroDivisionError("of the cell")
-            if HOW == "killed":
+            while HOW == "killed later" and not os.path.exists(f"{MARK}-go"):
+                time.sleep(0.1)
+            if HOW.startswith("killed"):
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(120)
 """
@@ -49,7 +55,8 @@ def notebook(mark: Path, how: str) -> dict[str, Any]:
 
     Args:
         mark: the file that says that it has failed.
-        how: ``raises``, ``killed``, or ``waits`` for the test to do something.
+        how: ``raises``, ``killed``, ``killed later`` when there is a file ``mark-go``, or ``waits``
+            for the test to do something.
     """
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
@@ -93,12 +100,17 @@ def assert_as_unbroken(found: dict[str, Any], tmp_path: Path) -> Run:
         torch.testing.assert_close(own, other, atol=1e-6, rtol=0)
     run = nbmgpu.last_run
     assert run is not None
+    assert_same_curve(run, alone["losses"])
+    return run
+
+
+def assert_same_curve(run: Run, losses: list[float]) -> None:
+    """Compare the points of a run with those of one device."""
     curve = run.view.curves["loss"]
     steps, values = (array.tolist() for array in curve.arrays())
     assert steps == list(range(1, STEPS + 1))
-    assert values == pytest.approx(alone["losses"], abs=1e-6)
+    assert values == pytest.approx(losses, abs=1e-6)
     assert set(curve.weights.values()) == {1.0}, "no point came twice, none is of one rank alone"
-    return run
 
 
 def test_a_killed_rank_starts_the_run_again(engine: str, tmp_path: Path) -> None:
@@ -110,6 +122,41 @@ def test_a_killed_rank_starts_the_run_again(engine: str, tmp_path: Path) -> None
     assert re.search(r"Rank 1 .* SIGKILL.*Restarts left: 0", notices["restarted"].text)
     assert re.search(r"Resumed after step 1[024] ", notices["resumed"].text)
     assert sum(1 for _ in list_runs()) == before + 2
+
+
+LATER = """
+import sys
+sys.path[:] = {path!r}
+import nbmgpu
+from test_restarts import CELL, OPTIONS, RESTARTS, notebook
+from pathlib import Path
+found = notebook(Path({mark!r}), "killed later")
+run = nbmgpu.run(CELL, found, engine={engine!r}, background=True, **OPTIONS, **RESTARTS)
+while run.view.launcher is None:
+    run.refresh()
+print(run.id)
+"""
+
+
+def test_a_run_without_its_kernel_starts_again_by_itself(engine: str, tmp_path: Path) -> None:
+    if engine.startswith("kubernetes"):
+        pytest.skip("a pod may not create jobs")
+    mark = tmp_path / "mark"
+    program = LATER.format(path=sys.path, mark=str(mark), engine=engine)
+    kernel = subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=120, check=True
+    )
+    failed = find_run(kernel.stdout.strip())
+    wait(mark.exists)
+    (tmp_path / "mark-go").touch()
+    wait(lambda: replacement.replacement_of(failed) is not None, 90)
+    run = replacement.newest_of(failed)
+    assert run.wait(90) == "finished", run.log(1)
+    assert "Restarts left: 0" in run.view.notices["restarted"].text
+    alone = notebook(mark, "")
+    exec(CELL, alone)
+    assert_same_curve(run, alone["losses"])
+    shutil.rmtree(run.folder)
 
 
 @matrix

@@ -197,7 +197,7 @@ def _launch(request: dict[str, Any], server: int) -> None:
         launch(folder, environment, server)
         return
     redirect_output(folder)  # not into a file of the kernel
-    guard_launcher(folder, lambda guard: launch(folder, environment, guard))
+    guard_launcher(folder, environment, lambda guard: launch(folder, environment, guard))
 
 
 def import_missing(names: Iterable[str]) -> bool:

@@ -1,7 +1,7 @@
 """The guard of a detached run: the parent of its launcher, when the fork server is gone.
 
 As the fork server does for other launchers, it reports the end of one that was killed, and ends
-what such a launcher leaves behind.
+what such a launcher leaves behind.  It also lets the run start again.
 """
 
 from __future__ import annotations
@@ -10,13 +10,18 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+from nbmgpu.engines.restart import start_again
+from nbmgpu.runs.run import Run
 from nbmgpu.system.parent_death import adopt_orphans
 
 from .ended_launcher import kill_orphans, report_end
+from .launcher import remove_data
+from .process_environment import ProcessEnvironment
 
 ORPHANS_TIMEOUT = 10.0
 """Seconds in which all that a killed launcher leaves behind is ended."""
@@ -25,11 +30,14 @@ GRACE = 2.0
 """Seconds in which what ranks had started may end by itself."""
 
 
-def guard_launcher(folder: Path, launch: Callable[[int], None]) -> None:
+def guard_launcher(
+    folder: Path, environment: ProcessEnvironment, launch: Callable[[int], None]
+) -> None:
     """Fork a process that calls ``launch``, and wait for its end.  Both processes return.
 
     Args:
         folder: the run folder.
+        environment: that of the kernel, also for a run that replaces this one.
         launch: called with this process's pid.
     """
     adopt_orphans()
@@ -50,3 +58,11 @@ def guard_launcher(folder: Path, launch: Callable[[int], None]) -> None:
         kill_orphans(lambda pid: False)
     if status:
         report_end(folder, os.waitstatus_to_exitcode(status))
+    environment.apply()
+    with suppress(OSError, ValueError, TypeError):  # the folder was removed
+        run = Run(folder)
+        start_again(run)
+        remove_data(run)  # which the launcher has left for the new run
+    with suppress(ChildProcessError):  # the fork server would end the new run's guard
+        while True:
+            os.waitpid(-1, 0)

@@ -17,9 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from nbmgpu.engines.final_checkpoint import FinalCheckpoint
+from nbmgpu.engines.restart import may_start_again
 from nbmgpu.engines.store_server import StoreServer
 from nbmgpu.engines.supervision import stop_request, supervise
 from nbmgpu.engines.termination import Termination
+from nbmgpu.runs import replacement
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Ended, Notice, RunEnding, Started
 from nbmgpu.runs.folder import COLLECTED_FILE, SOCKETS
@@ -97,8 +99,9 @@ def launch(folder: Path, environment: ProcessEnvironment, parent: int) -> None:
         finally:
             remove_folders(run.folder)
             shutil.rmtree(socket_folder, ignore_errors=True)
-    if not _is_awaited(run, termination):  # a kernel that has ended has not removed its files
-        _remove_data(run)
+    is_guarded = run.record.options.detached and termination.ending == "failed"
+    if not (is_guarded and may_start_again(run)):
+        remove_data(run, termination.ending)
     if termination.ending == "stopped" and termination.detail:
         events.emit(Notice, topic="stopped", text=termination.detail)
     events.emit(Ended, ending=termination.ending, detail=termination.detail)
@@ -123,21 +126,22 @@ def _end(run: Run, termination: Termination, parent: int) -> None:
     termination.start(ending, detail, force=True)
 
 
-def _is_awaited(run: Run, termination: Termination) -> bool:
-    """Return whether a kernel may still read bundle and results.
+def remove_data(run: Run, ending: RunEnding | None = None) -> None:
+    """Remove bundle and results from the run folder of a kernel that has ended.
 
-    Those of a detached run are for a later kernel, if there are any.
+    Those of a detached run stay for a later kernel, if there are any.
+
+    Args:
+        run: the run.
+        ending: how it ends; by default, how it has ended.
     """
-    if not run.record.options.detached or run.to_collect:
-        return run.to_collect
-    is_collected = (run.folder / COLLECTED_FILE).exists()
-    has_results = termination.ending == "finished" or is_complete(run.record.storage.results[0])
-    return has_results and not is_collected
-
-
-def _remove_data(run: Run) -> None:
-    """Remove bundle and results where they are files in the run folder."""
-    storage = run.record.storage
+    if run.to_collect:
+        return
+    storage, is_collected = run.record.storage, (run.folder / COLLECTED_FILE).exists()
+    has_results = (ending or run.view.ending) == "finished" or is_complete(storage.results[0])
+    is_needed = has_results and not is_collected and not replacement.is_claimed(run)
+    if run.record.options.detached and is_needed:
+        return
     for path in map(Path, (storage.bundle, *storage.results)):
         if path.parent == run.folder:
             path.unlink(missing_ok=True)

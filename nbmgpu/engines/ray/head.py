@@ -19,8 +19,10 @@ from ray.util.placement_group import PlacementGroup, placement_group
 
 from nbmgpu.engines.local.launcher import redirect_output
 from nbmgpu.engines.multi_node.head import run_head
+from nbmgpu.engines.restart import start_again
 from nbmgpu.formatting import format_count
 from nbmgpu.options.engine_options import recorded_engine_values
+from nbmgpu.rank.command_line import restore_variables
 from nbmgpu.rank.store.store_address import StoreAddress
 from nbmgpu.runs.folder import write_atomically
 from nbmgpu.runs.run import Run
@@ -80,6 +82,8 @@ def run_on_cluster(request: HeadRequest, address: str) -> None:
         return RayNodes(run, group, start)
 
     run_head(run.folder, start_nodes)
+    restore_variables(request.restored)
+    start_again(Run(run.folder))
 
 
 def reserve(run: Run, options: ClusterOptions) -> PlacementGroup:

@@ -9,7 +9,9 @@ import subprocess
 from pathlib import Path
 
 from nbmgpu.engines.multi_node.head import run_head
-from nbmgpu.rank.command_line import start_variables
+from nbmgpu.engines.restart import start_again
+from nbmgpu.rank.command_line import restore_variables, start_variables
+from nbmgpu.runs.run import Run
 
 SRUN_LOG = "srun.log"
 FAILED_TASK = re.compile(r"^srun: error: \S+: tasks? [\d,-]+: ", re.MULTILINE)
@@ -20,6 +22,9 @@ LOST = "Slurm has lost the node {node} with its ranks"
 OF_TASKS = ("NTASKS", "NTASKS_PER_NODE", "NPROCS", "PROCID", "LOCALID", "TASKS_PER_NODE")
 """Variables that describe the tasks of the job, one per node.  Lightning and others would take
 them for ranks."""
+
+OF_JOB = ("SLURM_JOB", "SLURM_MEM", "SLURM_CPU", "SLURM_NTASKS", "SLURM_NNODES", "SLURM_TASKS")
+"""Begin the names of variables that would change the job of a run that replaces this one."""
 
 NODE_COMMAND = (
     f'exec env {" ".join(f"-u SLURM_{name}" for name in OF_TASKS)} "$0" -m '
@@ -44,6 +49,10 @@ def main() -> None:
         return SlurmNodes(given.folder, given.cpus, arguments, variables)
 
     run_head(given.folder, start_nodes)
+    restore_variables(given.restore_variables)
+    for name in [name for name in os.environ if name.startswith(OF_JOB)]:
+        del os.environ[name]
+    start_again(Run(given.folder))
 
 
 class SlurmNodes:
