@@ -33,8 +33,8 @@ NODE_LOST = (
     "Restarts left: {left}."
 )
 LAUNCHER_LOST = (
-    "The launcher of run {run} has disappeared, so the cell has started again, as --max-restarts "
-    "allows. Restarts left: {left}."
+    "The launcher of run {run} has ended without a report, so the cell has started again, as "
+    "--max-restarts allows. Restarts left: {left}."
 )
 HUNG = (
     "Run {run} made no progress, so the cell has started again, as --on-hang restart asks: "

@@ -81,7 +81,7 @@ def reason_to_restart(options: RunOptions, ended: Run) -> str:
         return ""
     if disk_is_full(ended.folder):  # a new run could not write, and results may be in memory
         return ""
-    if state == "lost":
+    if state == "lost" or _has_lost_launcher(ended):
         return notices.LAUNCHER_LOST.format(run=ended.id, left=left)
     exited, hang = ended.view.first_silent_exit, ended.view.hang
     if (lost := ended.view.notices.get(NODE_LOST)) is not None:
@@ -93,6 +93,13 @@ def reason_to_restart(options: RunOptions, ended: Run) -> str:
     if options.on_hang == "restart" and hang is not None and hang.stops:
         return notices.HUNG.format(run=ended.id, cause=hang.cause, left=left)
     return ""
+
+
+def _has_lost_launcher(ended: Run) -> bool:
+    """Return whether nobody has seen how ranks ended that had started: their launcher is lost."""
+    ranks = ended.view.ranks
+    seen = any(rank.exited or rank.failure for rank in ranks)
+    return not seen and any(rank.process for rank in ranks)
 
 
 def options_after_failure(options: RunOptions, failed: Run) -> ResumedOptions:

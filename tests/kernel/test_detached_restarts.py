@@ -1,4 +1,4 @@
-"""A run that has outlived its kernel starts again by itself when a rank of it is killed."""
+"""Runs start again without their kernel, and also when not a rank, but the launcher is killed."""
 
 from __future__ import annotations
 
@@ -77,4 +77,32 @@ def test_a_run_whose_kernel_is_busy_starts_again_and_comes_home(notebook: Notebo
     wait_for(lambda: notebook.value("losses") is not None, 60)
     assert notebook.value("nbmgpu.last_run.id") == run.id
     assert {"bundle", "result-0"}.isdisjoint(path.name for path in run.folder.iterdir())
+    assert_as_unbroken(notebook)
+
+
+WAITS = """
+import os
+from pathlib import Path
+MARK = Path("mark")
+MARK.unlink(missing_ok=True)
+losses = None
+
+def wait_to_be_killed():
+    if os.environ.get("RANK") == "1" and not MARK.exists():
+        MARK.touch()
+        time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("option", ["", "--detach"])
+def test_a_run_whose_launcher_is_killed_starts_again(notebook: Notebook, option: str) -> None:
+    notebook.run(WAITS)
+    cell = notebook.send(f"%%mgpu {LINE} {option}\n{CELL}")
+    wait_for((notebook.folder / "work" / "mark").exists, 60)
+    failed = Run(max(notebook.runs.iterdir()))
+    failed.refresh()
+    assert failed.view.launcher is not None
+    psutil.Process(failed.view.launcher.pid).kill()
+    wait_for(lambda: notebook.value("losses") is not None, 60, cell)
+    assert "Restarts left: 0" in notebook.value("nbmgpu.last_run.view.notices['restarted'].text")
     assert_as_unbroken(notebook)
