@@ -24,8 +24,8 @@ from nbmgpu.errors import CheckpointError, OptionError, format_message
 from nbmgpu.system.ownership import require_own_folder
 
 from .checkpoint_description import CheckpointDescription
-from .checkpoint_state import loads
-from .checkpoint_tensors import METADATA, read_tensors
+from .checkpoint_state import Copies, loads
+from .checkpoint_tensors import METADATA, map_tensors
 from .folder import write_atomically
 from .trainer_checkpoint import trainer_states
 
@@ -154,7 +154,7 @@ class Checkpoint:
             return trainer_states(self.folder, library)
         data = self.read(STATES)
         states: dict[str, Any] = loads(
-            data, self.read_tensors(self.description.num_tensors["states"])
+            data, Copies(self.map_tensors(self.description.num_tensors["states"]))
         )
         return states
 
@@ -183,8 +183,8 @@ class Checkpoint:
             raise OptionError(format_message(what, f"It has the states of {', '.join(states)}"))
         module.load_state_dict(states[chosen[0]], strict=not self.description.trainer)
 
-    def read_tensors(self, number: int) -> list[Tensor]:
-        """Read the first ``number`` tensors, on the CPU; needs no process group.
+    def map_tensors(self, number: int) -> list[Tensor]:
+        """Map the first ``number`` tensors into memory, on the CPU; needs no process group.
 
         Raises:
             CheckpointError: a file is missing or damaged.
@@ -192,7 +192,7 @@ class Checkpoint:
         """
         self.require_own()
         self.read(METADATA)
-        return read_tensors(self.folder, number, self.damaged)
+        return map_tensors(self.folder, number, self.damaged)
 
     def __repr__(self) -> str:
         """Return the folder, whose name has the step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,8 +17,27 @@ PATH = "path"
 """The persistent id ``(PATH, path)`` stands for an object that every run of the cell makes."""
 
 
+class Copies(Sequence["Tensor"]):
+    """Copies of tensors, each made when it is needed, and once."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        """Copy from ``tensors``, which may be mapped from a file."""
+        self._tensors = tensors
+        self._copies: dict[int, Tensor] = {}
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._tensors)
+
+    def __getitem__(self, number: Any) -> Any:
+        """Return the copy of a tensor."""
+        if number not in self._copies:
+            self._copies[number] = self._tensors[number].clone()
+        return self._copies[number]
+
+
 def loads(
-    data: bytes, tensors: list[Tensor], resolve: Callable[[str], Any] = lambda path: None
+    data: bytes, tensors: Sequence[Tensor], resolve: Callable[[str], Any] = lambda path: None
 ) -> Any:
     """Unpickle states or values.
 
@@ -33,7 +52,7 @@ def loads(
 
 
 class _StateUnpickler(pickle.Unpickler):
-    tensors: list[Tensor]
+    tensors: Sequence[Tensor]
     resolve: Callable[[str], Any]
 
     def persistent_load(self, pid: tuple[str, Any]) -> Any:

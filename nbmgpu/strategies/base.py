@@ -300,6 +300,15 @@ class Strategy(ABC):
         """
         return nullcontext()
 
+    def load_optimizer_state(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
+        """Load a state dict of all parameters into ``optimizer``, on all ranks together.
+
+        Its tensors are mapped from files: what the optimizer keeps is copied.
+        """
+        from .saved_state import copied_state
+
+        optimizer.load_state_dict(copied_state(state))
+
     def join_save(self, value: Any) -> None:  # noqa: B027 - most strategies have all on rank 0
         """Take part, on the other ranks, in the collectives with which rank 0 pickles ``value``."""
 

@@ -164,7 +164,7 @@ READERS = {
     "states of a Trainer": trainer_states,
     "run.checkpoint": lambda run, checkpoint: run.checkpoint(-1),
     "states": lambda run, checkpoint: checkpoint.states,
-    "tensors": lambda run, checkpoint: checkpoint.read_tensors(1),
+    "tensors": lambda run, checkpoint: checkpoint.map_tensors(1),
     "rank": lambda run, checkpoint: Resume(checkpoint),
     "--resume PATH": lambda run, checkpoint: nbmgpu.run(
         CELL, {}, gpus=2, cpu=True, resume=str(checkpoint.folder)
@@ -275,6 +275,7 @@ UNPICKLED = {
     "serialization/address_space.py": "the table of a container, which container.read has checked",
     "serialization/flat_encoding.py": "part of the stream of such a container",
     "serialization/pickler.py": "the stream of such a container",
+    "runs/checkpoint_tensors.py": "tensors alone, in files of a checkpoint, which has been checked",
     "runs/checkpoint_state.py": "bytes of a checkpoint, which has been checked",
     "runs/trainer_checkpoint.py": "files of a checkpoint, which has been checked",
     "rank/checkpoints/trainers.py": "bytes of a checkpoint, which is checked",

@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from nbmgpu.runs.checkpoint_state import PATH, TENSOR
+from nbmgpu.strategies.base import Strategy
+from nbmgpu.strategies.saved_state import copied_state
 from nbmgpu.strategies.sharding.full_tensor_view import FullTensorView, full_tensor_of
 
 from .module_attributes import ATTRIBUTES, module_attributes
@@ -74,8 +76,15 @@ def state_dicts(references: Mapping[str, Any]) -> dict[str, Any]:
     return states
 
 
-def load_states(states: Mapping[str, Any], references: Mapping[str, Any]) -> None:
+def load_states(
+    states: Mapping[str, Any], references: Mapping[str, Any], strategy: Strategy
+) -> None:
     """Set the states of objects, on all ranks together.
+
+    Args:
+        states: by path; their tensors are mapped from files, and what is kept of them is copied.
+        references: the objects by path.
+        strategy: shards the states of optimizers.
 
     Raises:
         KeyError: there is no object with one of the paths.
@@ -87,8 +96,12 @@ def load_states(states: Mapping[str, Any], references: Mapping[str, Any]) -> Non
         elif isinstance(value, torch.Tensor):
             with torch.no_grad():
                 value.copy_(state)
-        else:
+        elif isinstance(value, torch.nn.Module):
             value.load_state_dict(state)
+        elif isinstance(value, torch.optim.Optimizer):
+            strategy.load_optimizer_state(value, state)
+        else:
+            value.load_state_dict(copied_state(state))
 
 
 def capture(

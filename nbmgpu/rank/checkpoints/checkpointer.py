@@ -210,7 +210,7 @@ class Checkpointer:
             return False
         session = self._session
         with session.losses.batch_dependence.paused():
-            resume.apply(*self._frames(frame))
+            resume.apply(*self._frames(frame), session.strategy)
         if self._random.restore(resume):
             session.loader_events.current_batch.skip()
         restore_position(session, resume.description)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from nbmgpu.errors import NbmgpuError, ResumeError, format_message
 from nbmgpu.runs.checkpoint import FROM_BEGINNING, RANDOM, STATES, VALUES, Checkpoint
-from nbmgpu.runs.checkpoint_state import loads
+from nbmgpu.runs.checkpoint_state import Copies, loads
+from nbmgpu.strategies.base import Strategy
 
 from .capture import load_states
 from .frames import UserFrame
@@ -101,19 +102,22 @@ class Resume:
 
     def _values(self, resolve: Callable[[str], Any]) -> dict[str, Any]:
         data = self._checkpoint.read(VALUES)
-        values: dict[str, Any] = loads(data, self._tensors, resolve)
+        values: dict[str, Any] = loads(data, Copies(self._tensors), resolve)
         return values
 
     @functools.cached_property
     def _tensors(self) -> list[Tensor]:
-        return self._checkpoint.read_tensors(self.description.num_tensors["all"])
+        return self._checkpoint.map_tensors(self.description.num_tensors["all"])
 
-    def apply(self, frames: Sequence[UserFrame], variables: Mapping[str, Any]) -> None:
+    def apply(
+        self, frames: Sequence[UserFrame], variables: Mapping[str, Any], strategy: Strategy
+    ) -> None:
         """Set states and variables to those of the checkpoint; all ranks call it together.
 
         Args:
             frames: of the user's code.
             variables: theirs, by name.
+            strategy: shards what the states are loaded into.
 
         Raises:
             ResumeError: an object of the checkpoint is missing here, or does not fit.
@@ -121,7 +125,8 @@ class Resume:
         references = find_references(variables)
         try:
             states = loads(self._checkpoint.read(STATES), self._tensors)
-            load_states(states, references)
+            load_states(states, references, strategy)
+            del states
             values = self._values(references.__getitem__)
             update = InPlaceUpdate()
             restore_module_attributes(values[ATTRIBUTES], references, update)
@@ -136,6 +141,7 @@ class Resume:
         updated = {name: update(variables.get(name), value) for name, value in values.items()}
         for frame in frames:
             frame.assign(updated)
+        del self._tensors  # the last use of the files
 
 
 CHANGED = "What the cell reads has changed since: define it as it was in the run that is resumed"

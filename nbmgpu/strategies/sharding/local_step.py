@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.optim import Optimizer
 
 from nbmgpu.environment import random_state
 from nbmgpu.strategies.per_parameter import nonzero_learning_rate, shapes_to_try, unhooked_step
+from nbmgpu.strategies.saved_state import copied_state
 
 from .full_tensor_view import FullTensorView, ShardedParameter, full_view_of
 from .param_state import ParamState
@@ -152,6 +154,25 @@ class LocalStep:
             self._swap_out()
             del self.optimizer  # do not keep the optimizer alive
 
+    def load(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
+        """Load a state dict of full tensors, of which this rank keeps its parts.
+
+        ``load_state_dict`` would move the full tensors to the device first.
+        """
+        saved = (key for group in state["param_groups"] for key in group["params"])
+        own = (p for group in optimizer.param_groups for p in group["params"])
+        states = dict(state["state"])
+        for key, parameter in zip(saved, own, strict=False):
+            if key in states and isinstance(parameter, ShardedParameter):
+                values = {n: states[key][n] for n in states[key].keys() & self.keys}
+                parts = {n: LoadedPart.of(v, parameter._shard) for n, v in values.items()}
+                states[key] = states[key] | parts
+        optimizer.load_state_dict(copied_state(state | {"state": states}))
+        for values in optimizer.state.values():
+            for name, value in values.items():
+                if isinstance(value, LoadedPart):
+                    values[name] = value.view
+
     def _wrap_closure(self, plain: Any) -> Callable[[], Any]:
         """Restore the parameters while a closure runs, which calls the model."""
         if not isinstance(plain, functools.partial):
@@ -241,6 +262,21 @@ class LocalStep:
         elif grad is not None and local.grad.data_ptr() != grad.data_ptr():
             grad.copy_(local.grad)
         local.grad = None
+
+
+@dataclass(frozen=True)
+class LoadedPart:
+    """Stands for this rank's part of a state while it is loaded: no tensor, so it is left alone."""
+
+    view: Tensor
+
+    @classmethod
+    def of(cls, full: Tensor, shard: TensorShard) -> LoadedPart:
+        """Copy the part of ``full``, a state of the parameter that has ``shard``."""
+        local = shard.local
+        dtype = local.dtype if local.is_floating_point() else full.dtype
+        part = shard.layout.part_of(full).to(local.device, dtype, copy=True).contiguous()
+        return cls(full_view_of(TensorShard(part, shard.layout, shard.device)))
 
 
 def _to_part(value: Any, shard: TensorShard) -> Any:

@@ -177,13 +177,21 @@ class ShardedStrategy(Strategy):
         """Step on this rank's parts if the optimizer updates each element independently."""
         if self._shards_later:
             self._shard_ready()
-        sharded = any(
-            isinstance(p, ShardedParameter) for g in optimizer.param_groups for p in g["params"]
-        )
-        steps = self._steps_of(optimizer) if sharded else None
+        steps = self._steps_of(optimizer)
         return plain() if steps is None else steps.step(optimizer, plain)
 
+    def load_optimizer_state(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
+        """Load this rank's parts if the optimizer updates each element independently."""
+        if (steps := self._steps_of(optimizer)) is None:
+            super().load_optimizer_state(optimizer, state)
+        else:
+            steps.load(optimizer, state)
+
     def _steps_of(self, optimizer: Optimizer) -> LocalStep | None:
+        """Return what steps on parts; None for whole steps, or where no parameter is sharded."""
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        if not any(isinstance(p, ShardedParameter) for p in parameters):
+            return None
         if optimizer not in self._steps:
             keys = elementwise_state_names(optimizer)
             name = type(optimizer).__name__
