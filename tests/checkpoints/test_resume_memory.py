@@ -29,7 +29,7 @@ PARAMETERS = WIDTH * WIDTH * LAYERS
 def notebook(fails_at: int) -> dict[str, Any]:
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, False) for _ in range(LAYERS)))
-    data = torch.utils.data.TensorDataset(torch.randn(32, WIDTH))
+    data = torch.utils.data.TensorDataset(torch.randn(64, WIDTH))
     return {
         "__name__": "__main__", "model": model, "opt": torch.optim.Adam(model.parameters(), 1e-4),
         "loader": torch.utils.data.DataLoader(data, 8), "steps": 0, "held": 0,
@@ -51,4 +51,4 @@ def test_each_rank_holds_its_own_parts_alone(strategy: str) -> None:
     for name, value in unbroken["model"].state_dict().items():
         torch.testing.assert_close(resumed["model"].state_dict()[name], value, atol=1e-6, rtol=0)
     # Whole weights and states of Adam would be 12 bytes per parameter more.
-    assert resumed["held"] < unbroken["held"] + 5 * PARAMETERS
+    assert resumed["held"] < unbroken["held"] + 6 * PARAMETERS
