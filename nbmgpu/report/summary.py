@@ -17,6 +17,7 @@ from nbmgpu.runs.shard_rendering import as_html, in_short
 from . import text_format
 from .curves import RATES, Throughput, curve_names, downsample, throughput
 from .failure_cause import Cause, cause
+from .metric_summary import metrics_html
 from .node_rows import node_lines, node_rows
 from .polylines import polylines
 from .rank_rows import RankRow, rows
@@ -109,7 +110,8 @@ def summary_html(run: Run, curves: bool = True) -> str:
     state = run.state
     failure = cause(run, state)
     parts = [_headline(run, state), _notices(run), _failure(failure)]
-    parts += [_curves(run) if curves else "", _tensorboard(run), _shards(run), _ranks(run)]
+    parts += [_curves(run) if curves else "", metrics_html(run)]
+    parts += [_tensorboard(run), _shards(run), _ranks(run)]
     return f'<div style="max-width: 60em">{"".join(parts)}</div>'
 
 

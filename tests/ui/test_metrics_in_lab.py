@@ -5,7 +5,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from browsing import command, open_notebook, panel, run_all, state
+from browsing import cell_output, command, open_notebook, panel, run_all, save, state
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
@@ -234,3 +234,38 @@ def test_a_chart_is_saved_as_svg(lab, page, shoot):
     )
     assert size == [int(accuracy.get("width")), int(accuracy.get("height"))]
     shoot("svg-drawn")
+
+
+RUN = """\
+%%mgpu --gpus 2 --cpu --strategy none
+import nbmgpu
+for step in range(1, 4):
+    nbmgpu.log(loss=1 / step)
+"""
+
+
+def test_the_summary_has_a_table_and_saves_csv(lab, page, shoot):
+    url = lab.write("summary.ipynb", "%load_ext nbmgpu", RUN)
+    open_notebook(page, url)
+    run_all(page)
+    output = cell_output(page, 1)
+    output.get_by_text("1 metric as a table").click()
+    assert output.locator("table tr").all_inner_texts() == [
+        "Metric\tFirst\tLast\tLowest\tHighest\tPoints",
+        "loss\t1\t0.3333\t0.3333 at step 2\t1 at step 0\t3",
+    ]
+    shoot("summary-table")
+    rows = ["step,loss", "0,1.0", "1,0.5", "2,0.3333333333333333"]
+
+    def check():
+        with page.expect_download() as download:
+            output.get_by_role("link", name="CSV").click()
+        assert re.fullmatch(r"2[0-9]{7}-.*-metrics\.csv", download.value.suggested_filename)
+        assert download.value.path().read_text().splitlines() == rows
+
+    check()
+    # The saved notebook holds the file, without the run and the kernel.
+    save(page)
+    open_notebook(page, url)
+    output.get_by_text("1 metric as a table").click()
+    check()
