@@ -65,20 +65,22 @@ class TensorBoardHandler(Handler):
     def check_xsrf_cookie(self) -> None:
         """Refuse requests from pages of other sites.
 
-        TensorBoard's page does not know the server's XSRF token, and its POST requests only read.
+        TensorBoard's page does not know the server's XSRF token. A POST request, which only reads,
+        may name this server as its origin instead; other methods need the token.
 
         Raises:
             HTTPError: the request may come from another site.
         """
-        headers = self.request.headers
-        if getattr(self, "_jupyter_current_user", None) is None or self.token_authenticated:
-            return  # refused elsewhere; other sites have no token
-        if self.request.method == "POST":
-            is_own = bool(headers.get("Origin")) and self.check_origin()
-        else:
-            is_own = headers.get("Sec-Fetch-Site") != "cross-site"
-        if not is_own:
-            raise ApiError(403, "This request comes from a page of another site.")
+        headers, method = self.request.headers, self.request.method
+        if method in ("GET", "HEAD"):
+            if headers.get("Sec-Fetch-Site") == "cross-site" and not self.token_authenticated:
+                raise ApiError(403, "This request comes from a page of another site.")
+            return
+        try:
+            super().check_xsrf_cookie()
+        except web.HTTPError:
+            if method != "POST" or not headers.get("Origin") or not self.check_origin():
+                raise
 
     @web.authenticated
     @authorized
