@@ -44,3 +44,15 @@ def test_pages_that_messages_and_docstrings_name_exist() -> None:
     assert named
     for name in named:
         assert (ROOT / name).exists(), name
+
+
+def test_tests_that_pages_name_exist() -> None:
+    found = [
+        (path, name)
+        for page in PAGES
+        for path, name in re.findall(r"`(tests/\w[\w/]*\.py)(?:::(\w+))?`", page.read_text())
+    ]
+    assert len(found) > 10
+    for path, name in found:
+        assert (ROOT / path).exists(), path
+        assert f"def {name}(" in (ROOT / path).read_text() or not name, name

@@ -1,5 +1,6 @@
 """The summary as text and as HTML."""
 
+import base64
 import html
 import math
 import re
@@ -9,6 +10,9 @@ from html.parser import HTMLParser
 import pytest
 
 from nbmgpu.report.summary import summary_html, summary_text
+from nbmgpu.runs.events import TensorBoardFolder
+
+CSV = "data:text/csv;charset=utf-8;base64"
 
 EVIL = "<script>alert('é \"✓\"')</script>"
 
@@ -18,13 +22,14 @@ class Reader(HTMLParser):
 
     def __init__(self, html):
         super().__init__()
-        self.tags, self.names, self.text, self.open = set(), set(), "", []
+        self.tags, self.names, self.links, self.text, self.open = set(), set(), [], "", []
         self.feed(html)
         self.close()
 
     def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
         self.names |= {name for name, _ in attrs}
+        self.links += [value for name, value in attrs if name == "href"]
         if tag != "br":
             self.open.append(tag)
 
@@ -134,7 +139,7 @@ def test_of_a_lost_run(staged, summary):
     assert "has not recorded how the run ended" in text
 
 
-def test_html_is_escaped_and_has_no_scripts_or_links(staged):
+def test_html_is_escaped_and_has_no_scripts_or_links_elsewhere(staged):
     run = staged(1, strategy=EVIL, batch_line=EVIL, cell=EVIL)
     run.start()
     run.points(EVIL, [0, 1, 2], [1.0, 2.0, 3.0])
@@ -144,9 +149,11 @@ def test_html_is_escaped_and_has_no_scripts_or_links(staged):
     page = read(summary_html(run.polled()))
     assert page.tags <= {
         "div", "p", "b", "br", "small", "ul", "li", "pre", "svg", "polyline",
+        "details", "summary", "table", "thead", "tbody", "tr", "th", "td", "code", "a",
     }  # fmt: skip
-    assert not {name for name in page.names if name.startswith("on") or name in ("src", "href")}
-    assert page.text.count(EVIL) == 6
+    assert not {name for name in page.names if name.startswith("on") or name == "src"}
+    assert [address.partition(",")[0] for address in page.links] == [CSV]
+    assert page.text.count(EVIL) == 7
 
 
 @pytest.mark.parametrize(
@@ -179,6 +186,59 @@ def test_100_000_points_are_fast_and_downsampled(staged):
     html = summary_html(run.run)
     assert time.perf_counter() - start < 1.5
     assert len(html) < 20_000
+
+
+def table_of(page):
+    """Return the rows of the table as lists of texts."""
+    rows = re.findall("<tr>(.*?)</tr>", page)
+    cells = [re.findall("<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
+    return [[html.unescape(re.sub("<.*?>", "", cell)) for cell in row] for row in cells]
+
+
+def test_html_has_a_table_of_the_metrics(staged):
+    run = staged(2)
+    run.points("loss", [1, 2, 3, 4], [3.0, math.nan, 0.5, 1.0])
+    run.points("val/acc", [2, 1200], [0.25, 0.75])
+    run.points("never", [1], [math.inf])
+    page = summary_html(run.polled())
+    assert table_of(page) == [
+        ["Metric", "First", "Last", "Lowest", "Highest", "Points"],
+        ["loss", "3", "1", "0.5 at step 3", "3 at step 1", "4"],
+        ["val/acc", "0.25", "0.75", "0.25 at step 2", "0.75 at step 1,200", "2"],
+        ["never", "inf", "inf", "-", "-", "1"],
+    ]
+    assert re.findall("<b>([0-9.]+)</b> <small>", page) == ["0.5", "0.75"]  # the best ones
+
+
+def test_html_has_all_points_as_csv_in_a_link(staged):
+    run = staged(2)
+    run.points("loss", [1, 2], [0.1234567890123, math.nan])
+    run.points("ä=", [2], [1e-300])
+    (link,) = read(summary_html(run.polled())).links
+    found = base64.b64decode(link.removeprefix(f"{CSV},")).decode()
+    assert found == "step,loss,ä=\n1,0.1234567890123,\n2,nan,1e-300\n"
+
+
+@pytest.mark.parametrize(("points", "has_link"), [(1000, True), (3000, False), (9000, False)])
+def test_a_long_run_has_no_link_with_csv(staged, points, has_link):
+    run = staged(1)
+    run.points("loss", list(range(points)), [1 / (step + 3) for step in range(points)])
+    page = summary_html(run.polled())
+    assert bool(read(page).links) == has_link
+    assert len(page) < 60_000
+    code = f'nbmgpu.find_run("{run.run.id}").metrics.to_csv("metrics.csv")'
+    assert f"<code>{html.escape(code)}</code>" in page
+
+
+def test_a_folder_for_tensorboard_is_named(staged):
+    run = staged(1)
+    for folder in ("/a <b>/logs", "/a <b>/logs/hparams", "/other"):
+        run.write(0, TensorBoardFolder(time=1.0, rank=0, folder=folder))
+    commands = ["tensorboard --logdir '/a <b>/logs'", "tensorboard --logdir /other"]
+    page = summary_html(run.polled())
+    assert [html.unescape(code) for code in re.findall("<code>(.*?)</code>", page)] == commands
+    lines = [line for line in summary_text(run.run).splitlines() if "--logdir" in line]
+    assert [line.removeprefix("TensorBoard").strip() for line in lines] == commands
 
 
 def test_surplus_curves_are_counted(staged):

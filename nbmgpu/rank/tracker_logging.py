@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+from nbmgpu.runs.events import TensorBoardFolder
 from nbmgpu.trackers.base import RankLogging
 
 from .files import writes
@@ -30,4 +32,10 @@ def rank_logging(rank_info: RankInfo, recorder: Recorder, repeated: float | None
         may_restart=lambda: recorder.restart is not None and recorder.restart.possible,
         resumed_from=repeated,
         is_resuming=lambda: recorder.drops_metrics,
+        writes_tensorboard=lambda folder: _report(folder, recorder),
     )
+
+
+def _report(folder: str, recorder: Recorder) -> None:
+    place = folder if "://" in folder else os.path.abspath(folder)
+    recorder.events.emit(TensorBoardFolder, folder=place)

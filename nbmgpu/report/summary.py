@@ -17,9 +17,11 @@ from nbmgpu.runs.shard_rendering import as_html, in_short
 from . import text_format
 from .curves import RATES, Throughput, curve_names, downsample, throughput
 from .failure_cause import Cause, cause
+from .metric_summary import metrics_html
 from .node_rows import node_lines, node_rows
 from .polylines import polylines
 from .rank_rows import RankRow, rows
+from .tensorboard_folders import shown_folders, tensorboard_command
 
 POINTS = 240
 """Maximum points of a curve in the summary."""
@@ -59,6 +61,8 @@ def summary_text(run: Run) -> str:
             lines.append(("ranks", ", ".join(f"{row.rank} {row.label}" for row in _rows(run))))
     for at, line in enumerate(node_lines(node_rows(run, run.view.last_time))):
         lines.append(("" if at else "nodes", line))
+    for folder in shown_folders(run.view.tensorboard).values():
+        lines.append(("TensorBoard", tensorboard_command(folder)))
     lines.append(("folder", str(run.folder)))
     return "\n".join(_aligned(lines))
 
@@ -106,7 +110,8 @@ def summary_html(run: Run, curves: bool = True) -> str:
     state = run.state
     failure = cause(run, state)
     parts = [_headline(run, state), _notices(run), _failure(failure)]
-    parts += [_curves(run) if curves else "", _shards(run), _ranks(run)]
+    parts += [_curves(run) if curves else "", metrics_html(run)]
+    parts += [_tensorboard(run), _shards(run), _ranks(run)]
     return f'<div style="max-width: 60em">{"".join(parts)}</div>'
 
 
@@ -194,6 +199,14 @@ def _curve(name: str, curve: Curve) -> str:
     return (
         f'<div style="display: inline-block; margin: 4px 20px 4px 0; vertical-align: top">'
         f"<small>{label}</small> &nbsp;<b>{escape(_course(curve))}</b>{svg}</div>"
+    )
+
+
+def _tensorboard(run: Run) -> str:
+    """Return what to type to see the run in TensorBoard, if it has logged for it."""
+    commands = map(tensorboard_command, shown_folders(run.view.tensorboard).values())
+    return "".join(
+        _line(f"<small>TensorBoard: <code>{escape(command)}</code></small>") for command in commands
     )
 
 

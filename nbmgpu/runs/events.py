@@ -246,6 +246,17 @@ class Notice(Event):
 
 
 @dataclass(frozen=True)
+class TensorBoardFolder(Event):
+    """The rank writes to a folder that TensorBoard reads.
+
+    ``folder`` is an absolute path on the rank's machine, or an address such as ``gs://...``.
+    """
+
+    kind: ClassVar[str] = "tensorboard"
+    folder: str
+
+
+@dataclass(frozen=True)
 class Restart(Event):
     """The rank has ended itself so that the cell starts again with whole batches.
 
@@ -325,7 +336,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
     for cls in (
         Started, Status, Metrics, Progress, Display, Stderr, Heartbeat, Measurements,
         CheckpointWritten, ParameterShards, StepDigest, Notice, Restart, Failure, Exited, Hang,
-        Ended,
+        TensorBoardFolder, Ended,
     )
 }  # fmt: skip
 

@@ -24,6 +24,7 @@ from .events import (
     Restart,
     RunState,
     Started,
+    TensorBoardFolder,
 )
 from .number_topics import DIFFERS
 from .rank_view import RankView
@@ -64,6 +65,7 @@ class RunView:
     ``notices`` has each topic once. ``tracks`` maps a bar's key to its history on rank 0, which
     represents all ranks.  ``hang`` is the hang that lasts, or that has ended the run.  ``shards``
     has each rank's newest report of the parameters it stores.  ``checkpoint`` is the newest.
+    ``tensorboard`` has the folders that TensorBoard reads, in the order of their use.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -75,6 +77,7 @@ class RunView:
         self.tracks: dict[str, ProgressTrack] = {}
         self.notices: dict[str, Notice] = {}
         self.shards: dict[int, ParameterShards] = {}
+        self.tensorboard: list[str] = []
         self.restart: Restart | None = None
         self.checkpoint: CheckpointWritten | None = None
         self.hang: Hang | None = None
@@ -107,6 +110,8 @@ class RunView:
                 self.notices.setdefault(event.topic, event)
             case CheckpointWritten():
                 self.checkpoint = event
+            case TensorBoardFolder() if event.folder not in self.tensorboard:
+                self.tensorboard.append(event.folder)
             case Restart():
                 self.restart = self.restart or event
             case ParameterShards():

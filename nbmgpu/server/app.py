@@ -20,6 +20,7 @@ from .runs import RunHandler, RunsHandler, StopHandler, SummaryHandler
 from .services import KEY, Services
 from .status import StatusHandler
 from .streams import RunStream, UpdateStream
+from .tensorboard import TensorBoardHandler, TensorBoardListHandler
 
 API = "/nbmgpu/api"
 RUN = API + r"/runs/([^/]+)"
@@ -54,6 +55,8 @@ ROUTES = [
     (RUN + "/ranks", RanksHandler),
     (RUN + "/logs", LogsHandler),
     (RUN + r"/logs/(\d{1,5})/download", LogFileHandler),
+    (RUN + "/tensorboard", TensorBoardListHandler),
+    (RUN + r"/tensorboard/(\d{1,5})/.*", TensorBoardHandler),
     (API + "/.*", NotFoundHandler),
 ]
 """All routes, relative to the server's base URL."""

@@ -64,6 +64,11 @@ class OpenRun:
         with self.current() as run:
             return curve_detail(run.view, request)
 
+    def tensorboard(self) -> list[str]:
+        """Return the folders that TensorBoard reads."""
+        with self.current() as run:
+            return list(run.view.tensorboard)
+
     def csv_page(self, request: CsvRequest) -> CsvPage:
         """Return some rows of the metrics as CSV."""
         with self.current() as run:
@@ -122,6 +127,14 @@ class OpenRuns:
             NoSuchRunError: It does not exist.
         """
         return self.kept(name).csv_page(request)
+
+    def tensorboard(self, name: str) -> list[str]:
+        """Return the folders of the run ``name`` that TensorBoard reads.
+
+        Raises:
+            NoSuchRunError: It does not exist.
+        """
+        return self.kept(name).tensorboard()
 
     def kept(self, name: str) -> OpenRun:
         """Return the run ``name``, and keep it open for the next request.

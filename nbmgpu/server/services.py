@@ -13,6 +13,7 @@ from .device_monitor import DeviceMonitor
 from .open_runs import OpenRuns
 from .run_folders import run_ids
 from .run_list import RunListReader
+from .tensorboard_processes import TensorBoards
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,13 +29,14 @@ KEY = "nbmgpu"
 
 
 class Services:
-    """The run list, the device monitor and the open runs of one server."""
+    """The run list, the device monitor, the open runs and the TensorBoards of one server."""
 
     def __init__(self) -> None:
         """Create the services; threads start with the first request."""
         self.opened = OpenRuns()
         self.lines = RunListReader(self.opened)
         self.devices = DeviceMonitor()
+        self.tensorboards = TensorBoards()
         self._threads = ThreadPoolExecutor(THREADS, "nbmgpu")
         self._action_threads = ThreadPoolExecutor(
             ACTION_THREADS, thread_name_prefix="nbmgpu-action"
@@ -62,7 +64,8 @@ class Services:
         return found
 
     def close(self) -> None:
-        """Stop the threads and the device monitor."""
+        """Stop the threads, the device monitor and the processes."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._action_threads.shutdown(wait=False, cancel_futures=True)
+        self.tensorboards.close()
         self.devices.close()

@@ -62,6 +62,7 @@ class RankLogging:
             epoch; None if it resumes none.
         notebook: what the notebook logs to; None until the rank has received it.
         leaving: by the name of the tracker, returns how the cell has left the notebook's run.
+        writes_tensorboard: called with each folder into which the rank writes event files.
         at_exit: called with the exit code of the cell, after its results have been saved.
     """
 
@@ -73,6 +74,7 @@ class RankLogging:
     is_resuming: Callable[[], bool] = lambda: False
     resumed_from: float | None = None
     notebook: NotebookTrackers | None = None
+    writes_tensorboard: Callable[[str], None] = lambda folder: None
     leaving: dict[str, Callable[[], Any]] = field(default_factory=dict)
     at_exit: list[Callable[[int], None]] = field(default_factory=list)
     _waiting: list[Callable[[], None]] = field(default_factory=list)

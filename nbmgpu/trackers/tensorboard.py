@@ -140,6 +140,7 @@ class _RankFileWriter:
             super().__init__(*args, **kwargs)
             assert _opened is not None
             _opened.append(self)
+            self.rank.writes_tensorboard(self._log_dir)
 
     def get_logdir(self) -> str:
         return self._log_dir

@@ -88,10 +88,10 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 @pytest.fixture
-def shoot(page: Page) -> Callable[[str], None]:
-    """Save a screenshot of the page in ``$NBMGPU_SHOTS``, if set."""
+def shoot(page: Page) -> Callable[..., None]:
+    """Save a screenshot of the page, or of another one, in ``$NBMGPU_SHOTS``, if set."""
 
-    def keep(name: str) -> None:
+    def keep(name: str, page: Page = page) -> None:
         if folder := os.environ.get("NBMGPU_SHOTS"):
             Path(folder).mkdir(parents=True, exist_ok=True)
             page.screenshot(path=Path(folder) / f"{name}.png")

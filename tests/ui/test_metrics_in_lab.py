@@ -1,9 +1,11 @@
 """The metrics of a run in JupyterLab: as charts with marks, as a table, and as CSV."""
 
+import base64
 import re
+from xml.etree import ElementTree
 
 import pytest
-from browsing import command, open_notebook, panel, run_all, state
+from browsing import cell_output, command, open_notebook, panel, run_all, save, state
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
@@ -126,3 +128,144 @@ def test_the_lowest_and_the_highest_value_are_marked(lab, page, shoot):
     expect(few).to_have_attribute("aria-label", "few: 2 after 2 steps")
     page.keyboard.press("Escape")
     shoot("marks")
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+MORE = """
+staged.points("gap", list(range(1, 8)), [4.0, 3.0, float("nan"), 2.0, float("inf"), 1.0, 0.5])
+staged.points("a<b>&\\"c\\"", [1, 2], [1.0, 2.0])
+"""
+
+
+def save_svg(page, figure):
+    """Click SVG; return the root of the document that is downloaded."""
+    figure.hover()
+    with page.expect_download() as download:
+        figure.get_by_role("button", name="Download this chart as SVG").click()
+    assert download.value.suggested_filename.endswith(".svg")
+    return ElementTree.fromstring(download.value.path().read_bytes())
+
+
+def texts(svg):
+    return [text.text for text in svg.iter(f"{SVG}text")]
+
+
+def luminance(color):
+    """The relative luminance of ``#rrggbb``, as WCAG defines it."""
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(svg):
+    """The contrast of title and background."""
+    background = svg.find(f"{SVG}rect").get("fill")
+    pair = sorted(luminance(color) for color in (background, svg.find(f"{SVG}text").get("fill")))
+    return (pair[1] + 0.05) / (pair[0] + 0.05), luminance(background)
+
+
+def test_a_chart_is_saved_as_svg(lab, page, shoot):
+    stage = STAGE.format(more=0).replace("staged.progress(1", MORE + "staged.progress(1", 1)
+    open_notebook(page, lab.write("svg.ipynb", stage))
+    run_all(page)
+    view = panel(page)
+    expect(chart(view, "few")).to_be_visible()
+
+    loss = save_svg(page, chart(view, "loss"))
+    (path,) = loss.iter(f"{SVG}path")
+    assert path.find(f"{SVG}title").text == "loss"
+    assert path.get("stroke") == "#3b82f6"
+    assert len(re.findall("[ML]", path.get("d"))) == 4
+    shown = texts(loss)
+    assert (shown[0], shown[-1]) == ("loss", "Step")
+    assert {"1", "2", "3", "4"} < set(shown)  # of both axes
+    # Rings mark the lowest and the highest value, where the line has points.
+    rings = {f"{ring.get('cx')} {ring.get('cy')}" for ring in loss.iter(f"{SVG}circle")}
+    points = re.findall(r"[ML]([\d.]+ [\d.]+)", path.get("d"))
+    assert rings == {points[0], points[2]}
+    assert float(points[0].split()[1]) < float(points[1].split()[1])  # higher values are above
+    ratio, brightness = contrast(loss)
+    assert ratio > 4.5
+    assert brightness > 0.9
+
+    # Lines of a chart have a path and an entry of the legend each, with its value.
+    accuracy = save_svg(page, chart(view, "acc"))
+    lines = list(accuracy.iter(f"{SVG}path"))
+    assert [line.find(f"{SVG}title").text for line in lines] == ["train/acc", "val/acc"]
+    assert {"train/acc 0.3", "val/acc 0.35"} < set(texts(accuracy))
+    # The end of the first epoch is dashed, as in the chart.
+    dashed = [line for line in accuracy.iter(f"{SVG}line") if line.get("stroke-dasharray")]
+    assert len(dashed) == len({line.get("x1") for line in dashed}) == 2
+
+    # Values that are no numbers are gaps; a point between two gaps is a dot.
+    (gap,) = save_svg(page, chart(view, "gap")).iter(f"{SVG}path")
+    assert len(re.findall("M", gap.get("d"))) == 3
+    assert len(re.findall("L", gap.get("d"))) == 2
+
+    odd = save_svg(page, view.get_by_role("figure").filter(has_text='a<b>&"c"'))
+    assert texts(odd)[0] == 'a<b>&"c"'
+
+    # A smoothed line is drawn over a faint one; a logarithmic scale has labels of its own.
+    view.get_by_label("Smoothing").fill("0.5")
+    view.get_by_role("button", name="Log scale").click()
+    smoothed = save_svg(page, chart(view, "loss"))
+    opacities = [line.get("stroke-opacity") for line in smoothed.iter(f"{SVG}path")]
+    assert opacities == ["0.35", "1"]
+
+    # In a dark theme, the background comes with it.
+    page.evaluate(
+        "window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})"
+    )
+    expect(page.locator("body")).to_have_attribute("data-jp-theme-light", "false")
+    page.wait_for_timeout(300)  # the style sheet of the theme is loaded after the attribute is set
+    dark = save_svg(page, chart(view, "loss"))
+    ratio, brightness = contrast(dark)
+    assert ratio > 4.5
+    assert brightness < 0.1
+    shoot("svg")
+
+    # As a picture in a page, it is drawn in its own size.
+    page.goto("about:blank")
+    source = base64.b64encode(ElementTree.tostring(accuracy)).decode()
+    page.set_content(f"<img src='data:image/svg+xml;base64,{source}'>")
+    size = page.get_by_role("img").evaluate(
+        "img => img.decode().then(() => [img.width, img.height])"
+    )
+    assert size == [int(accuracy.get("width")), int(accuracy.get("height"))]
+    shoot("svg-drawn")
+
+
+RUN = """\
+%%mgpu --gpus 2 --cpu --strategy none
+import nbmgpu
+for step in range(1, 4):
+    nbmgpu.log(loss=1 / step)
+"""
+
+
+def test_the_summary_has_a_table_and_saves_csv(lab, page, shoot):
+    url = lab.write("summary.ipynb", "%load_ext nbmgpu", RUN)
+    open_notebook(page, url)
+    run_all(page)
+    output = cell_output(page, 1)
+    output.get_by_text("1 metric as a table").click()
+    assert output.locator("table tr").all_inner_texts() == [
+        "Metric\tFirst\tLast\tLowest\tHighest\tPoints",
+        "loss\t1\t0.3333\t0.3333 at step 2\t1 at step 0\t3",
+    ]
+    shoot("summary-table")
+    rows = ["step,loss", "0,1.0", "1,0.5", "2,0.3333333333333333"]
+
+    def check():
+        with page.expect_download() as download:
+            output.get_by_role("link", name="CSV").click()
+        assert re.fullmatch(r"2[0-9]{7}-.*-metrics\.csv", download.value.suggested_filename)
+        assert download.value.path().read_text().splitlines() == rows
+
+    check()
+    # The saved notebook holds the file, without the run and the kernel.
+    save(page)
+    open_notebook(page, url)
+    output.get_by_text("1 metric as a table").click()
+    check()

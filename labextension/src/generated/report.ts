@@ -471,6 +471,7 @@ export interface Parts {
   ranks: RankRow[];
   nodes: NodeRow[];
   shards: ShardTable;
+  tensorboard: TensorBoardItem[];
   logs: LogSize[];
   external: ExternalView[];
 }
@@ -484,4 +485,14 @@ export interface RunStatus {
   remaining: string;
   over: boolean;
   stopping: Stopping;
+}
+
+/** A folder of event files. */
+export interface TensorBoardItem {
+  /** its place among all folders of the run, as in the server's route. */
+  place: number;
+  /** its path. */
+  folder: string;
+  /** the command for a terminal that shows it. */
+  command: string;
 }

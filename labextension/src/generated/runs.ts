@@ -225,6 +225,16 @@ export interface Notice extends Event {
 }
 
 /**
+ * The rank writes to a folder that TensorBoard reads.
+ *
+ * `folder` is an absolute path on the rank's machine, or an address such as `gs://...`.
+ */
+export interface TensorBoardFolder extends Event {
+  kind: 'tensorboard';
+  folder: string;
+}
+
+/**
  * The rank has ended itself so that the cell starts again with whole batches.
  *
  * Nothing of the cell has left the ranks, other than its output. `reason` says what the

@@ -24,11 +24,6 @@ export function streamAddress(
   return URLExt.join(settings.wsUrl, API, route) + queryOf(token ? { token } : {});
 }
 
-/** The route of a run, or of a part of it. */
-export function runRoute(id: string, ...parts: (string | number)[]): string {
-  return ['runs', id, ...parts].map(part => encodeURIComponent(part)).join('/');
-}
-
 function queryOf(query: Query): string {
   const pairs = Object.entries(query).map(
     ([name, value]) => `${name}=${encodeURIComponent(value)}`

@@ -21,9 +21,10 @@ import type {
   ServerStatus,
   StopRequest
 } from '../generated/server';
-import { address, runRoute, type Query } from './address';
+import { address, type Query } from './address';
 import { withRemovedRuns } from './updates';
 import { ServerError } from './errors';
+import { runRoute } from './route';
 import { Stream, type StreamState } from './stream';
 
 /** The state of the connection; `missing`: the server extension is not installed. */
@@ -98,6 +99,14 @@ export class RunsServer {
   /** The URL of all metrics of a run as CSV. */
   metricsUrl(id: string): string {
     return this.fileUrl(runRoute(id, 'metrics.csv'));
+  }
+
+  /** Addresses of TensorBoard for the folders of a run, by their places. */
+  async tensorBoards(id: string): Promise<ReadonlyMap<number, string>> {
+    const places = await this.getJson<number[]>(runRoute(id, 'tensorboard'));
+    return new Map(
+      places.map(place => [place, this.fileUrl(`${runRoute(id, 'tensorboard', place)}/`)])
+    );
   }
 
   /** Stop a run; with `force`, kill it without writing results back. */

@@ -78,6 +78,10 @@ export class ServerRunSource implements IRunSource {
     return this.server.metricsUrl(this.runId);
   }
 
+  tensorBoards(): Promise<ReadonlyMap<number, string>> {
+    return this.server.tensorBoards(this.runId);
+  }
+
   downloadUrl(rank: number): string {
     return this.server.downloadUrl(this.runId, rank);
   }

@@ -26,7 +26,7 @@
 import uPlot from 'uplot';
 import type { CurveLine } from '../generated/report';
 import { alignedData, valueColumn } from './chartdata';
-import { downloadImage } from './chartimage';
+import { imageButtons } from './chartimage';
 import { ChartLegend } from './chartlegend';
 import { drawMarks, extremesOf, type IExtremes } from './chartmarks';
 import { chartOptions } from './chartoptions';
@@ -37,8 +37,9 @@ import {
   type IChart,
   type IScaling
 } from './chartspec';
+import type { ISvgChart } from './chartsvg';
 import { formatIn, nearest } from './charttext';
-import { button, make, setAttribute, setText, type IItemView } from './dom';
+import { make, setAttribute, setText, type IItemView } from './dom';
 import { unpack, type IPoints } from './points';
 import type { ITranslate } from './source';
 import { paletteOf } from './theme';
@@ -66,6 +67,7 @@ export class Chart implements IItemView<IChart> {
   /** The extremes of each line that has marks. */
   private extremes: (IExtremes | null)[] = [];
   private drawn: uPlot | null = null;
+  private ticks: ISvgChart['ticks'] = { x: [], y: [] };
   private layout = '';
   private sizes = new ResizeObserver(() => this.fit());
 
@@ -74,11 +76,12 @@ export class Chart implements IItemView<IChart> {
     private trans: ITranslate,
     private detail?: Detail
   ) {
-    const image = button('chart-image', '⤓', () => this.download());
-    setAttribute(image, 'aria-label', trans.__('Download this chart as PNG'));
-    image.title = trans.__('Download this chart as PNG');
+    const images = imageButtons(trans, () => {
+      const { drawn: plot, spec, scaling, ticks, extremes } = this;
+      return plot && { plot, spec, scaling, ticks, extremes };
+    });
     const head = make('div', 'chart-head', {}, this.name, this.value);
-    this.node = make('figure', 'chart', {}, head, this.plot, this.legend.node, image);
+    this.node = make('figure', 'chart', {}, head, this.plot, this.legend.node, images);
     this.sizes.observe(this.plot);
     this.plot.addEventListener('keydown', event => this.onKey(event));
   }
@@ -126,6 +129,7 @@ export class Chart implements IItemView<IChart> {
         scaling: this.scaling,
         palette: paletteOf(this.plot),
         spec: () => this.spec,
+        onTicks: (of, ticks) => (this.ticks = { ...this.ticks, [of]: ticks }),
         onDrawn: plot => this.drawMarks(plot),
         onCursor: () => this.updateValue(),
         onSelect: plot => this.onSelect(plot)
@@ -176,13 +180,6 @@ export class Chart implements IItemView<IChart> {
   updateTheme(): void {
     this.layout = '';
     this.draw();
-  }
-
-  private download(): void {
-    const canvas = this.plot.querySelector('canvas');
-    if (canvas) {
-      downloadImage(canvas, this.spec.title);
-    }
   }
 
   dispose(): void {

@@ -1,11 +1,13 @@
 import type uPlot from 'uplot';
 import { lineColor, type IChart, type IScaling } from './chartspec';
 import { formatIn, formatStep } from './charttext';
+import type { ITick } from './chartsvg';
 import { drawEpochs } from './epochlines';
+import { lineWidth, SMOOTHED_OPACITY } from './linestyle';
 import type { IPalette } from './theme';
 
-/** Appended to a color: opacity of a line behind its smoothed one. */
-const FAINT_ALPHA = '59';
+/** Appended to a color: the opacity of a line behind its smoothed one. */
+const FAINT_ALPHA = Math.round(255 * SMOOTHED_OPACITY).toString(16);
 
 /** Pixels between two points from which on each point is drawn, not only the line. */
 const POINT_SPACING = 12;
@@ -16,6 +18,8 @@ export interface IDrawing {
   readonly scaling: IScaling;
   readonly palette: IPalette;
   spec(): IChart;
+  /** Called before each draw with the labels of an axis. */
+  onTicks(axis: 'x' | 'y', ticks: ITick[]): void;
   onDrawn(plot: uPlot): void;
   onCursor(): void;
   onSelect(plot: uPlot): void;
@@ -30,6 +34,20 @@ export function chartOptions(drawing: IDrawing): uPlot.Options {
     ticks: { show: false },
     font: '10px system-ui, sans-serif',
     gap: 4
+  };
+  /** The text of each label; on a logarithmic scale, uPlot leaves some out by null. */
+  const labelled = (
+    of: 'x' | 'y',
+    splits: (number | null)[],
+    format: (value: number) => string
+  ): string[] => {
+    const texts = splits.map(at => (at === null ? '' : format(at)));
+    const ticks = splits.map((at, index) => ({ at: at ?? NaN, text: texts[index] }));
+    drawing.onTicks(
+      of,
+      ticks.filter(({ text }) => text)
+    );
+    return texts;
   };
   return {
     ...drawing.size,
@@ -59,14 +77,14 @@ export function chartOptions(drawing: IDrawing): uPlot.Options {
         ...axis,
         size: 20,
         space: 60,
-        values: (_, splits) => splits.map(x => spec().axis?.format(x) ?? formatStep(x))
+        values: (_, splits) =>
+          labelled('x', splits, x => spec().axis?.format(x) ?? formatStep(x))
       },
       {
         ...axis,
         size: 46,
         space: 26,
-        values: (_, splits) =>
-          splits.map(value => (value === null ? '' : formatIn(spec().unit, value)))
+        values: (_, splits) => labelled('y', splits, y => formatIn(spec().unit, y))
       }
     ],
     series: [{}, ...spec().lines.flatMap((_, line) => lineSeries(spec(), line, scaling))],
@@ -82,7 +100,7 @@ export function chartOptions(drawing: IDrawing): uPlot.Options {
 /** A line, and its smoothed one. */
 function lineSeries(spec: IChart, line: number, scaling: IScaling): uPlot.Series[] {
   const color = lineColor(spec, line);
-  const width = line === 0 || line === spec.highlighted ? 1.5 : 1;
+  const width = lineWidth(spec, line);
   return [
     {
       label: spec.lines[line].name,

@@ -25,6 +25,8 @@ export interface IChart {
 export interface IAxis {
   /** Charts are drawn again when the key changes. */
   readonly key: string;
+  /** Its name in the user's language. */
+  readonly title: string;
   /** The points of a line, by index, on this axis. */
   place(points: IPoints, line: number): IPoints;
   /** Format a position. */

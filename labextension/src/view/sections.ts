@@ -10,6 +10,7 @@ import { ranks } from './ranks';
 import type { ISection } from './section';
 import { shards } from './shards';
 import { system } from './system';
+import { tensorboard } from './tensorboard';
 
 /** All sections of the view, from top to bottom. */
 export const SECTIONS: ISection[] = [
@@ -18,6 +19,7 @@ export const SECTIONS: ISection[] = [
   failure,
   progress,
   charts,
+  tensorboard,
   system,
   ranks,
   nodes,

@@ -58,6 +58,9 @@ export interface IRunSource {
   /** The URL of a rank's log; without it, the view assembles the log from its pages. */
   downloadUrl?(rank: number): string | null;
 
+  /** Addresses of TensorBoard, by the place of the folder that it shows; optional. */
+  tensorBoards?(): Promise<ReadonlyMap<number, string>>;
+
   /** Open the run's folder; without it, the view copies the path. */
   openFolder?(): void;
 

@@ -12,7 +12,10 @@ import { onThemeChange } from './theme';
 const IS_OPEN = 'system unfolded';
 
 /** The time since the run began. */
-const TIME: IAxis = { key: 'time', place: points => points, format: formatDuration };
+function timeAxis(trans: ITranslate): IAxis {
+  const title = trans.__('Time');
+  return { key: 'time', title, place: points => points, format: formatDuration };
+}
 
 /** Charts of processor, memory, GPU and network of each rank over time, folded at first. */
 export const system: ISection = { shows: ['system'], create };
@@ -73,7 +76,7 @@ function spec({ quantity, unit, lines }: SystemChart, trans: ITranslate): IChart
     unit,
     highlighted: -1,
     colors: lines.map((_, index) => runColor(index)),
-    axis: TIME
+    axis: timeAxis(trans)
   };
 }
 

@@ -16,6 +16,7 @@ import {
   type RankRequest,
   type RankRow
 } from '../view';
+import { tensorBoards } from './pageserver';
 
 /** The part of an anywidget model that is used here. */
 interface IModel {
@@ -77,6 +78,10 @@ class ModelSource implements IRunSource {
 
   metricRows(request: CsvRequest): Promise<CsvPage> {
     return this.ask({ csv: request }) as Promise<CsvPage>;
+  }
+
+  tensorBoards(): Promise<ReadonlyMap<number, string>> {
+    return tensorBoards(this.get('about')?.id ?? '');
   }
 
   // Traits set in the browser wait until the kernel is idle, which it is not while a cell

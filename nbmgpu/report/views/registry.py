@@ -23,6 +23,7 @@ from .ranks import RanksView
 from .shards import ShardsView
 from .status import StatusView
 from .system import SystemView
+from .tensorboard import TensorBoardView
 
 BUILT_IN: dict[str, type[PanelView]] = {
     "about": AboutView,
@@ -37,6 +38,7 @@ BUILT_IN: dict[str, type[PanelView]] = {
     "ranks": RanksView,
     "nodes": NodesView,
     "shards": ShardsView,
+    "tensorboard": TensorBoardView,
     "logs": LogsView,
     "external": ExternalViews,
 }

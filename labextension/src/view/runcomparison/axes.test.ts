@@ -25,10 +25,10 @@ test('steps are placed between known ones, and beyond them at the same pace', ()
 
 test('each line of a chart is placed by the axis of its own run', () => {
   const runs = [run(packed([0, 0], [10, 10])), run(packed([0, 0], [10, 20]))];
-  const axis = axisOf('seconds', runs, [1, 0])!;
+  const axis = axisOf('seconds', 'Time', runs, [1, 0])!;
   const points = { x: [5, 10], y: [1, 2] };
   expect(axis.place(points, 0)).toEqual({ x: [10, 20], y: [1, 2] });
   expect(axis.place(points, 1).x).toEqual([5, 10]);
   expect(axis.format(75)).toBe('1:15');
-  expect(axisOf('step', runs, [0])).toBeUndefined();
+  expect(axisOf('step', 'Step', runs, [0])).toBeUndefined();
 });

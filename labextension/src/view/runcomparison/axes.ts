@@ -18,6 +18,7 @@ export function knownAxes(runs: readonly ComparedRun[]): AxisName[] {
 /** An axis for charts whose line `i` is of the run at `lines[i]`; undefined for the step. */
 export function axisOf(
   name: AxisName,
+  title: string,
   runs: readonly ComparedRun[],
   lines: readonly number[]
 ): IAxis | undefined {
@@ -26,6 +27,7 @@ export function axisOf(
   }
   return {
     key: `${name} ${lines.map(run => runs[run].axes[name]).join(' ')}`,
+    title,
     place: (points, line) => placed(points, runs[lines[line]].axes[name]),
     format: position => formatPosition(position, name)
   };

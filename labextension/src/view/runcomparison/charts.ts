@@ -72,17 +72,20 @@ export class ComparisonCharts {
     }
     this.axis.dataset.known = known.join();
     const chosen = this.axis.value as AxisName;
-    const names: Record<AxisName, string> = {
+    const options = AXES.filter(name => known.includes(name)).map(name =>
+      make('option', '', { value: name }, this.axisTitle(name))
+    );
+    this.axis.replaceChildren(...options);
+    this.axis.value = known.includes(chosen) ? chosen : 'step';
+  }
+
+  private axisTitle(name: AxisName): string {
+    return {
       step: this.trans.__('Step'),
       epochs: this.trans.__('Epoch'),
       samples: this.trans.__('Samples'),
       seconds: this.trans.__('Time')
-    };
-    const options = AXES.filter(name => known.includes(name)).map(name =>
-      make('option', '', { value: name }, names[name])
-    );
-    this.axis.replaceChildren(...options);
-    this.axis.value = known.includes(chosen) ? chosen : 'step';
+    }[name];
   }
 
   private draw(): void {
@@ -101,7 +104,7 @@ export class ComparisonCharts {
         unit: 'number',
         highlighted: -1,
         colors: metric.runs.map(runColor),
-        axis: axisOf(axis, runs, metric.runs)
+        axis: axisOf(axis, this.axisTitle(axis), runs, metric.runs)
       }))
     );
   }
