@@ -13,7 +13,16 @@ from .measure import Result
 from .table import markdown
 from .targets import summary
 
-WORKLOADS = ("loading", "launch", "transfer", "steps", "model_parallel", "output", "scaling")
+WORKLOADS = (
+    "loading",
+    "launch",
+    "transfer",
+    "steps",
+    "model_parallel",
+    "output",
+    "scaling",
+    "nodes",
+)
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

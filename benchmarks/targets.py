@@ -18,7 +18,7 @@ from .measure import (
     ratio,
 )
 from .tools import TOOLS
-from .workloads import model_parallel
+from .workloads import model_parallel, nodes
 from .workloads.transfer import (
     ALL_TOOLS,
     FIRST_RUN,
@@ -33,7 +33,10 @@ from .workloads.transfer import (
 )
 
 OURS = "nbmgpu"
-REFERENCES = {"torch clone()", "torch sum()", INDEPENDENT, INDEPENDENT_RANKS, SCRIPT, CONTROL}
+REFERENCES = {
+    "torch clone()", "torch sum()", INDEPENDENT, INDEPENDENT_RANKS, SCRIPT, CONTROL,
+    nodes.COPY, nodes.OVER_TCP, nodes.WRITING, nodes.SENDING,
+}  # fmt: skip
 """Rows that are not tools."""
 CAVEATS = {tool.name: f" ({tool.caveat})" for tool in TOOLS if tool.caveat}
 
@@ -178,6 +181,11 @@ TARGETS = (
             constant(1.05),
         )
         for ranks in ("1 rank", "2 ranks", "4 ranks")
+    ),
+    Target(
+        "1 GiB to 2 nodes without its files, ratio to one copy per node over TCP",
+        value(nodes.RATIO),
+        constant(1.3),
     ),
     Target(
         "the same unchanged data again, whole cell, ratio to the first run",

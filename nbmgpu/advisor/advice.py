@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .interval import Interval
+from .node_traffic import NodeTraffic
 from .rendering import as_html, as_text
 from .speed_model import Speed
 from .training_setup import Kind
@@ -37,6 +38,7 @@ class Estimate:
         costs: the drawbacks of the strategy, as text.
         source: the source of the memory estimate.
         line: the ``%%mgpu`` line that selects the strategy; empty if it is unavailable.
+        traffic: what a node sends to others; None on one machine, or if unknown.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Estimate:
     costs: str
     source: str
     line: str
+    traffic: NodeTraffic | None = None
 
     @property
     def total(self) -> Interval:

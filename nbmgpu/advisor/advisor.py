@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 from nbmgpu.devices.probe import Machine
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.options.values import GpuRequest
+from nbmgpu.runs.engine_plugins import DEFAULT_ENGINE
 from nbmgpu.strategies import profile_of
 
 from .advice import Advice, Estimate, Fit
-from .available_memory import probe_memory
+from .available_memory import memory_of_nodes, probe_memory
 from .estimates import magic_line
 from .model_advisor import ModelAdvisor
+from .node_traffic import parse_link
 from .request import AdviceRequest
 from .row_kinds import RowKind, row_kinds
 from .speed_model import Speed
@@ -36,6 +38,9 @@ def advise(
     accumulate: int = 1,
     checkpointing: bool = False,
     memory: float | str | None = None,
+    engine: str = DEFAULT_ENGINE,
+    nodes: int | None = None,
+    link: float | str | None = None,
 ) -> Advice:
     """Recommend a strategy for training ``model``, with the reason.
 
@@ -53,6 +58,8 @@ def advise(
         accumulate: as in ``--accumulate``.
         checkpointing: whether activations are recomputed.
         memory: free memory of each of ``gpus`` GPUs (``"80 GB"``), to ask about another machine.
+        engine, nodes: as in ``--engine`` and ``--nodes``; ``gpus`` is then the number on each.
+        link: what a node sends to others, in Gbit/s; without it, the link counts as slow.
 
     Returns:
         The recommendation and an estimate for each strategy; a notebook shows it as a table.
@@ -60,17 +67,26 @@ def advise(
     Raises:
         OptionError: an argument has an invalid value, or there are too few devices.
     """
-    request = AdviceRequest(gpus, precision, accumulate, checkpointing, memory=memory)
+    base = RunOptions.of(engine=engine, nodes=nodes)
+    request = AdviceRequest(
+        gpus, precision, accumulate, checkpointing,
+        engine=base.engine, nodes=base.nodes, memory=memory,
+        link=None if link is None else parse_link(link), base=base,
+    )  # fmt: skip
     return ModelAdvisor(model, optimizer, batch, loader).advise(request)
 
 
 def catalogue(request: AdviceRequest, machine: Machine | None = None) -> Advice:
     """Return all strategies without estimates, for when no model is known.  Needs no torch."""
-    available = probe_memory(request.run_options(), machine)
+    options = request.run_options()
+    if request.is_elsewhere:
+        available = memory_of_nodes(options, request.memory, machine)
+    else:
+        available = probe_memory(options, machine)
     speed = Speed(None, None, "unknown", "depends on the model")
     rows = []
     base = request.base or RunOptions()
-    for kind in row_kinds(available.ranks, False, base):
+    for kind in row_kinds(available.ranks, False, base, nodes=available.nodes):
         profile = profile_of(kind.strategy)
         line, problem = magic_line(kind, request, available.ranks)
         fits: Fit = "unknown" if line else "no"

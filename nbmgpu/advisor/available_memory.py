@@ -6,11 +6,12 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from nbmgpu.devices.placement import place_ranks
+from nbmgpu.devices.placement import DEFAULT_CPU_RANKS, place_ranks
 from nbmgpu.devices.probe import Machine, probe
 from nbmgpu.errors import OptionError, format_message
 from nbmgpu.formatting import format_bytes, format_count
 from nbmgpu.options.run_options import RunOptions
+from nbmgpu.strategies.mesh_sizes import mesh_ranks
 from nbmgpu.system.limits import available_memory
 
 from .interval import parse_bytes
@@ -30,6 +31,7 @@ class AvailableMemory:
         description: the devices as text, such as ``2 CPU ranks``.
         host: bytes free on the host, for offloaded states; None if unknown.
         notes: what reduces the free memory.
+        nodes: number of machines that the ranks are on.
     """
 
     ranks: int
@@ -38,6 +40,17 @@ class AvailableMemory:
     description: str
     host: int | None = None
     notes: tuple[str, ...] = ()
+    nodes: int = 1
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Number of ranks on each machine."""
+        return self.ranks // self.nodes
+
+
+ALIKE = "Nodes are assumed to have {} like those of this machine; --memory says otherwise."
+
+UNKNOWN = "The memory of the nodes' GPUs is not known: tell it, such as --memory 80GB."
 
 
 def probe_memory(options: RunOptions, machine: Machine | None = None) -> AvailableMemory:
@@ -67,6 +80,55 @@ def probe_memory(options: RunOptions, machine: Machine | None = None) -> Availab
         description = f"{len(indices)} ranks on {description}"
     notes = tuple(_kernel_memory_notes(indices))
     return AvailableMemory(len(indices), True, least, description, host, notes)
+
+
+def memory_of_nodes(
+    options: RunOptions, memory: float | str | None, machine: Machine | None = None
+) -> AvailableMemory:
+    """Return the free memory of the ranks on the nodes of a cluster, which are not asked.
+
+    Args:
+        options: of the run.
+        memory: free memory of each GPU; None for that of this machine's GPUs, if there are any.
+        machine: this machine; by default it is probed.
+
+    Raises:
+        OptionError: the number of ranks is not known, or ``memory`` is implausible.
+    """
+    machine = machine or probe()
+    nodes = options.nodes or 1
+    ranks = _ranks_per_node(options, nodes, machine)
+    kind = "CPU rank" if options.cpu else "GPU"
+    where = f"{format_count(nodes, 'node')} with {format_count(ranks, kind)} each"
+    if options.cpu:
+        free = available_memory() // ranks
+        return AvailableMemory(
+            nodes * ranks, False, free, where, notes=(ALIKE.format("memory"),), nodes=nodes
+        )
+    if memory is not None:
+        told = assume_memory(ranks, memory)
+        where = f"{where}, {format_bytes(told.free or 0)} per GPU"
+        return AvailableMemory(nodes * ranks, True, told.free, where, nodes=nodes)
+    sizes = [_free(machine, index) for index in range(len(machine.gpus))] if machine.cuda else []
+    known = [size for size in sizes if size is not None]
+    note = ALIKE.format("GPUs") if known else UNKNOWN
+    least = min(known, default=None)
+    return AvailableMemory(nodes * ranks, True, least, where, notes=(note,), nodes=nodes)
+
+
+def _ranks_per_node(options: RunOptions, nodes: int, machine: Machine) -> int:
+    if isinstance(options.gpus, int):
+        return options.gpus
+    if isinstance(options.gpus, tuple):
+        return len(options.gpus)
+    if (ranks := mesh_ranks(options)) and ranks % nodes == 0:
+        return ranks // nodes
+    if options.cpu:
+        return DEFAULT_CPU_RANKS
+    if machine.cuda:
+        return len(machine.gpus)
+    what = "How many GPUs a node has is not known here"
+    raise OptionError(format_message(what, "--gpus is their number on each node", "--gpus 8"))
 
 
 def assume_memory(gpus: int, memory: float | str) -> AvailableMemory:

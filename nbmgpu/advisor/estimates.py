@@ -14,6 +14,7 @@ from nbmgpu.strategies.mesh_sizes import mesh_sizes
 from . import memory_model, recommendation, speed_model
 from .advice import Estimate, Part
 from .available_memory import AvailableMemory
+from .node_traffic import estimate_traffic
 from .request import AdviceRequest
 from .row_kinds import RowKind
 from .training_setup import TrainingSetup
@@ -29,7 +30,10 @@ def magic_line(kind: RowKind, request: AdviceRequest, ranks: int) -> tuple[str, 
     """
     if requirement := missing_requirement(profile_of(kind.strategy)):
         return "", f"needs {requirement.needed}: %pip install {requirement.install}"
-    gpus = ranks if request.gpus is None else request.gpus
+    if request.is_elsewhere and profile_of(kind.strategy).in_one_process:
+        return "", "is one process on one machine"
+    told = None if request.is_elsewhere else request.gpus  # indices are those of this machine
+    gpus = ranks // (request.nodes or 1) if told is None else told
     try:
         wanted = dataclasses.replace(request, gpus=gpus)
         options = wanted.run_options(kind.strategy, **kind.options)
@@ -62,7 +66,11 @@ def estimate_rows(
         line, problem = magic_line(kind, request, setup.ranks)
         if reason := unsupported.get(kind.name) or unsupported.get(kind.strategy):
             line, problem = "", reason
-        rows.append(_estimate(kind.name, kind.strategy, line, problem, setup, available))
+        row = _estimate(kind.name, kind.strategy, line, problem, setup, available)
+        if available.nodes > 1:
+            traffic = estimate_traffic(kind.name, setup, available.ranks_per_node, request.link)
+            row = dataclasses.replace(row, traffic=traffic)
+        rows.append(row)
     return rows
 
 

@@ -20,6 +20,7 @@ from .arguments import check_types, resolve_batch, unsupported_strategies
 from .available_memory import AvailableMemory
 from .estimates import estimate_rows
 from .largest_batch import largest_batch
+from .node_traffic import is_slow, link_note, traffic_sentence
 from .recommendation import Recommendation
 from .request import AdviceRequest
 from .row_kinds import RowKind, row_kinds
@@ -96,7 +97,8 @@ class ModelAdvisor:
             checkpointed_setups = self._setups(checkpointed, available)
             checkpointed_rows = self._rows(checkpointed, checkpointed_setups, available)
         setup = next(each for kind, each in setups.items() if kind.name == "ddp")
-        choice = self._recommend(rows, checkpointed_rows, setup, available)
+        slow = available.nodes > 1 and is_slow(request.link, available.ranks_per_node)
+        choice = self._recommend(rows, checkpointed_rows, setup, available, slow)
         chosen_setups = checkpointed_setups if choice.checkpointing else setups
         line, largest = "", None
         if choice.name:
@@ -108,6 +110,9 @@ class ModelAdvisor:
             chosen_request = checkpointed if choice.checkpointing else request
             peak_memory = self._peak_memory_function(kind, chosen_request, setup)
             line = chosen.line
+            choice = dataclasses.replace(
+                choice, reason=choice.reason + traffic_sentence(chosen.traffic, request.link)
+            )
             largest = largest_batch(chosen, setup, available.free, peak_memory)
         return Advice(
             model=self._description(),
@@ -119,7 +124,7 @@ class ModelAdvisor:
             reason=choice.reason,
             line=line,
             largest_batch=largest,
-            notes=tuple(self._notes(setup, available)),
+            notes=tuple(self._notes(setup, available, request.link)),
         )
 
     def _rows(
@@ -140,13 +145,23 @@ class ModelAdvisor:
         checkpointed_rows: list[Estimate],
         setup: TrainingSetup,
         available: AvailableMemory,
+        slow_link: bool,
     ) -> Recommendation:
         if not self.model_size.trainable:
             return recommendation.NOTHING_TO_TRAIN
         batch_known = self.batch is not None
-        return recommendation.recommend(rows, setup, available.free, checkpointed_rows, batch_known)
+        return recommendation.recommend(
+            rows, setup, available.free, checkpointed_rows, batch_known, slow_link
+        )
 
     def _available_memory(self, request: AdviceRequest, machine: Machine | None) -> AvailableMemory:
+        if request.link is not None and not request.is_elsewhere:
+            what = "link= says how fast nodes are connected"
+            instead = "engine='slurm', nodes=2, link=25"
+            raise OptionError(format_message(what, "It goes with several machines", instead))
+        if request.is_elsewhere:
+            options = request.run_options()
+            return available_memory.memory_of_nodes(options, request.memory, machine)
         if request.memory is None:
             return available_memory.probe_memory(request.run_options(), machine)
         if not isinstance(request.gpus, int) or request.gpus < 1:
@@ -160,7 +175,8 @@ class ModelAdvisor:
     ) -> dict[RowKind, TrainingSetup]:
         """Return the setup of each row; activations of all rows are measured together."""
         options = request.base or RunOptions()
-        kinds = list(row_kinds(available.ranks, available.on_gpu, options, self.samples))
+        on = available.ranks, available.on_gpu
+        kinds = list(row_kinds(*on, options, self.samples, available.nodes))
         meshes = {kind: kind.mesh(available.ranks, available.on_gpu, options) for kind in kinds}
         parts = {kind: self._parts(kind, meshes[kind], options) for kind in kinds}
         samples = {kind: self._samples(request, meshes[kind]) for kind in kinds}
@@ -242,7 +258,9 @@ class ModelAdvisor:
             text += f" ({_format_number(size.trainable)} trainable)"
         return f"{text}, {size.optimizer}"
 
-    def _notes(self, setup: TrainingSetup, available: AvailableMemory) -> list[str]:
+    def _notes(
+        self, setup: TrainingSetup, available: AvailableMemory, link: float | None
+    ) -> list[str]:
         size, notes = self.model_size, list(available.notes)
         if self.optimizer is None:
             notes.append("No optimizer was given: Adam is assumed, 8 bytes per parameter.")
@@ -260,8 +278,10 @@ class ModelAdvisor:
             notes.append(f"Activations are not counted: {failure}.")
         if not available.on_gpu and available.ranks > 1:
             notes.append("CPU ranks share the cores: several are not faster than one.")
-        elif available.ranks > 1:
+        elif available.ranks > 1 and available.nodes == 1:
             notes.append(SLOW_LINKS)
+        if available.nodes > 1:
+            notes.append(link_note(link, available.ranks_per_node))
         if available.free and available.ranks > 1 and size.parameters > available.free:
             notes.append(WHOLE_MODEL.format(format_bytes(size.parameters)))
         return notes

@@ -14,6 +14,7 @@ from nbmgpu.devices.placement import RANKS_PER_CORE
 from nbmgpu.devices.probe import Machine, probe
 from nbmgpu.errors import NbmgpuError
 from nbmgpu.options.run_options import RunOptions
+from nbmgpu.runs.engine_plugins import DEFAULT_ENGINE
 
 from .advice import Advice
 from .advisor import catalogue
@@ -25,19 +26,30 @@ from .training_setup import KINDS, Kind
 if TYPE_CHECKING:
     from nbmgpu.cell.source import Transform
 
+COUNTS = (1, 2, 4, 8)
+"""Numbers of devices that are offered, where the machine is not known."""
+
 MAX_CPU_RANKS = 8
 """Maximum number of CPU ranks that is offered: they share the cores."""
 
 
 @dataclass(frozen=True)
 class Controls:
-    """Settings besides the strategy, named as in ``RunOptions``; ``""`` is the cell's default."""
+    """Settings besides the strategy, named as in ``RunOptions``; ``""`` is the cell's default.
+
+    Attributes:
+        link: Gbit/s that a node sends to others; 0 if unknown.
+        memory: free memory of each GPU of the nodes, as text; ``""`` if unknown.
+    """
 
     gpus: int
     precision: Literal["", "bf16", "fp16", "fp32"] = ""
     accumulate: int = 1
     batch: Literal["global", "per-rank"] = "global"
     checkpointing: bool = False
+    nodes: int = 1
+    link: float = 0.0
+    memory: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,7 @@ class PickerState:
     Attributes:
         subject: the names of the model, optimizer and loader, or why there is no model.
         devices: label of the devices: ``GPUs`` or ``CPU ranks``.
+        elsewhere: whether ranks are on nodes of a cluster, each with that many devices.
         counts: the device counts to choose from.
         controls: the current settings.
         selected: the strategy on the cell's own line; empty if there is none.
@@ -63,6 +76,7 @@ class PickerState:
     advice: Advice | None
     kinds: Mapping[Kind, str] = field(default_factory=lambda: dict(KINDS))
     problem: str = ""
+    elsewhere: bool = False
 
     def plain(self) -> dict[str, Any]:
         """Return the state as JSON-serializable data."""
@@ -78,6 +92,8 @@ class PickerController:
         subject: str = "",
         options: RunOptions | None = None,
         selected: str = "",
+        link: float | None = None,
+        memory: str = "",
     ) -> None:
         """Probe the machine and set the controls.
 
@@ -86,20 +102,25 @@ class PickerController:
             subject: as in ``PickerState``.
             options: options of the cell's own line, which the controls start with.
             selected: as in ``PickerState``.
+            link, memory: of nodes, as in ``AdviceRequest``.
         """
         self.advisor = advisor
         self.subject = subject
         self.selected = selected
         self.machine: Machine = probe()
         self.options = options = options or RunOptions()
-        self.on_gpu = self.machine.cuda and not options.cpu
-        self.counts = _device_counts(self.machine, self.on_gpu)
+        self.elsewhere = options.engine != DEFAULT_ENGINE
+        self.on_gpu = (self.machine.cuda or self.elsewhere) and not options.cpu
+        self.counts = COUNTS if self.elsewhere else _device_counts(self.machine, self.on_gpu)
         self.controls = Controls(
             gpus=_initial_count(options, self.counts, self.on_gpu),
             precision=options.precision or "",
             accumulate=options.accumulate,
             batch=options.batch,
             checkpointing=options.checkpointing,
+            nodes=options.nodes or 1,
+            link=link or 0.0,
+            memory=memory,
         )
 
     def choose(self, controls: Mapping[str, Any]) -> PickerState:
@@ -122,6 +143,10 @@ class PickerController:
             checkpointing=controls.checkpointing,
             batch=controls.batch,
             cpu=options.cpu,
+            engine=options.engine,
+            nodes=controls.nodes if self.elsewhere else options.nodes,
+            memory=(controls.memory or None) if self.elsewhere else None,
+            link=(controls.link or None) if self.elsewhere else None,
             base=options,
         )
 
@@ -136,7 +161,7 @@ class PickerController:
         devices = "GPUs" if self.on_gpu else "CPU ranks"
         return PickerState(
             self.subject, devices, self.counts, self.controls, self.selected, advice,
-            problem=problem,
+            problem=problem, elsewhere=self.elsewhere,
         )  # fmt: skip
 
 
@@ -144,7 +169,7 @@ def _device_counts(machine: Machine, on_gpu: bool) -> tuple[int, ...]:
     if on_gpu:
         return tuple(range(1, len(machine.gpus) + 1))
     most = min(MAX_CPU_RANKS, RANKS_PER_CORE * machine.cores)
-    return tuple(count for count in (1, 2, 4, 8) if count <= most)
+    return tuple(count for count in COUNTS if count <= most)
 
 
 def _initial_count(options: RunOptions, counts: tuple[int, ...], on_gpu: bool) -> int:

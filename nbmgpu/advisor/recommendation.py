@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from nbmgpu.formatting import format_bytes
 
@@ -18,12 +19,22 @@ USABLE_FRACTION = 0.9
 PREFERENCE = ("ddp", "zero1", "zero2", "fsdp")
 """The strategies that split batches, the simplest and fastest first."""
 
-MODEL_PARALLEL = ("sp --mesh", "sp", "fsdp+tp", "tp --mesh", "tp", SLICED)
+MODEL_PARALLEL = ("sp --mesh", "sp", "fsdp+tp", "fsdp+tp --mesh", "tp --mesh", "tp", SLICED)
 """Rows that split samples or layers, those that communicate least first.  ``pp`` is not among them:
 it is for slow links, of which nothing is known here."""
 
-PIPELINES = ("fsdp+pp", "fsdp+tp+pp", "tp+pp")
+PIPELINES = (
+    "fsdp+pp", "fsdp+pp --mesh", "fsdp+tp+pp", "fsdp+tp+pp --mesh", "tp+pp", "tp+pp --mesh",
+)  # fmt: skip
 """Rows whose ranks wait for each other besides, for where none of the others fits."""
+
+BETWEEN_NODES = (
+    ("ddp", "hsdp --mesh"),
+    ("tp --mesh", "sp --mesh"),
+    ("fsdp+pp --mesh", "fsdp+tp+pp --mesh", "tp+pp --mesh"),
+)
+"""Rows for nodes with a slow link: shards and parts of layers stay inside of a node, and between
+nodes are gradients of shards, or activations of one layer."""
 
 OFFLOADED = ("fsdp --cpu-offload", "deepspeed_stage_3_offload")
 """Rows that need the memory of the host."""
@@ -75,6 +86,7 @@ def recommend(
     free: int | None,
     checkpointed_rows: Sequence[Estimate],
     batch_known: bool = False,
+    slow_link: bool = False,
 ) -> Recommendation:
     """Choose a strategy from ``rows``.
 
@@ -87,8 +99,10 @@ def recommend(
         free: free memory of a rank in bytes; None if unknown.
         checkpointed_rows: the estimates with ``--checkpointing``; empty if not needed.
         batch_known: whether a batch was given.
+        slow_link: whether there are several nodes, with a slow link between them.
     """
-    candidates, ddp = _by_preference(rows), next(row for row in rows if row.name == "ddp")
+    first = BETWEEN_NODES if slow_link else ()
+    candidates, ddp = _by_preference(rows, first), next(row for row in rows if row.name == "ddp")
     if not candidates:
         return Recommendation("", f"No strategy supports these options; ddp: {ddp.problem}.")
     if setup.ranks == 1 and ddp.line and ddp.fits in ("fits", "unknown"):
@@ -106,8 +120,8 @@ def recommend(
         return Recommendation("ddp", text)
     if setup.activations is None:
         return _recommend_by_states(candidates, free, batch_known)
-    alternatives = ((candidates, False), (_by_preference(checkpointed_rows), True))
-    for names in (PREFERENCE, MODEL_PARALLEL, PIPELINES):
+    alternatives = ((candidates, False), (_by_preference(checkpointed_rows, first), True))
+    for names in (*first, PREFERENCE, MODEL_PARALLEL, PIPELINES):
         for by_name, checkpointing in alternatives:
             for name, row in by_name.items():
                 if row.fits == "fits" and _is_among(name, names):
@@ -152,9 +166,12 @@ def _tight_reason(row: Estimate, free: int, checkpointing: bool) -> str:
     return f"Nothing is certain to fit; {row.name}{how} needs the least, {needed}: try it."
 
 
-def _by_preference(rows: Sequence[Estimate]) -> dict[str, Estimate]:
-    """Return the available rows that can be recommended by name, in the order of preference."""
-    order = (*PREFERENCE, *MODEL_PARALLEL, *PIPELINES, *OFFLOADED)
+def _by_preference(rows: Sequence[Estimate], first: Iterable[Sequence[str]]) -> dict[str, Estimate]:
+    """Return the available rows that can be recommended by name, in the order of preference.
+
+    Those of ``first``, by groups, come before all others.
+    """
+    order = (*chain(*first), *PREFERENCE, *MODEL_PARALLEL, *PIPELINES, *OFFLOADED)
     return {
         row.name: row for name in order for row in rows if row.line and _is_among(row.name, [name])
     }
@@ -209,6 +226,8 @@ def _reason(name: str, ddp: Estimate, setup: TrainingSetup, free: int, checkpoin
         "zero1": f"zero1 shards the {states} of optimizer states",
         "zero2": "zero2 shards gradients and optimizer states, and gathers parameters only once",
         "fsdp": "fsdp shards parameters, gradients and optimizer states",
+        "hsdp": "hsdp shards parameters, gradients and optimizer states inside of each node, and "
+        "only gradients of shards go to other nodes",
         "sp": "the activations of a sequence are too many for one rank even where they are "
         "recomputed, and sp splits each sequence over ranks",
         "tp": "what fsdp gathers, or activations, are too large for one rank, and tp splits each "

@@ -12,7 +12,7 @@ from .interval import format_interval
 if TYPE_CHECKING:
     from .advice import Advice, Estimate
 
-HEADER = ("", "strategy", "memory per rank", "fits", "speed", "costs")
+HEADER = ("", "strategy", "memory per rank", "fits", "speed", "between nodes", "costs")
 COLORS = {
     "parameters": "#3b6fb6", "gradients": "#c8741a", "optimizer": "#8a5bb0",
     "activations": "#2f8f6b", "buffers": "#a33f54", "extra": "#888888",
@@ -28,7 +28,22 @@ def cells(advice: Advice, row: Estimate) -> tuple[str, ...]:
     memory = format_interval(row.low, row.high) if row.parts else "unknown"
     mark = "->" if row.name == advice.recommended else ""
     fits = row.fits if row.line else "unavailable"
-    return mark, row.name, memory, fits, row.speed.text, row.problem or row.costs
+    sent = row.traffic.text if row.traffic else "unknown"
+    texts = mark, row.name, memory, fits, row.speed.text, sent, row.problem or row.costs
+    return _shown(advice, texts)
+
+
+def header(advice: Advice) -> tuple[str, ...]:
+    """Return the titles of the columns."""
+    return _shown(advice, HEADER)
+
+
+def _shown(advice: Advice, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return texts by column; only ranks on several nodes have something between nodes."""
+    if any(row.traffic for row in advice.rows):
+        return texts
+    place = HEADER.index("between nodes")
+    return *texts[:place], *texts[place + 1 :]
 
 
 def heading(advice: Advice) -> str:
@@ -52,7 +67,7 @@ def footer(advice: Advice) -> list[str]:
 
 def as_text(advice: Advice) -> str:
     """Render a table with aligned columns."""
-    table = [HEADER, *(cells(advice, row) for row in advice.rows)]
+    table = [header(advice), *(cells(advice, row) for row in advice.rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in table
@@ -63,7 +78,7 @@ def as_text(advice: Advice) -> str:
 
 def as_html(advice: Advice) -> str:
     """Render an HTML table with a memory bar in each row."""
-    head = "".join(f"<th style='text-align:left'>{escape(h)}</th>" for h in HEADER[1:])
+    head = "".join(f"<th style='text-align:left'>{escape(h)}</th>" for h in header(advice)[1:])
     body = "".join(_row(advice, row) for row in advice.rows)
     reason, *rest = footer(advice)
     notes = "".join(f"<li>{escape(note)}</li>" for note in advice.notes)
@@ -78,13 +93,14 @@ def as_html(advice: Advice) -> str:
 
 
 def _row(advice: Advice, row: Estimate) -> str:
-    _, name, memory, fits, speed, costs = map(escape, cells(advice, row))
+    _, name, memory, fits, speed, *others = map(escape, cells(advice, row))
+    rest = "".join(f"<td style='text-align:left'>{text}</td>" for text in others)
     name = f"<b>{name}</b>" if row.name == advice.recommended else name
     left = "style='text-align:left'"
     return (
         f"<tr><td {left}>{name}</td><td {left}>{memory}{_memory_bar(advice, row)}</td>"
         f"<td {left}>{fits}</td><td {left} title='{escape(row.speed.reason)}'>{speed}</td>"
-        f"<td {left}>{costs}</td></tr>"
+        f"{rest}</tr>"
     )
 
 

@@ -57,17 +57,24 @@ class RowKind:
 
 
 def row_kinds(
-    ranks: int, on_gpu: bool, options: StrategyOptions, samples: int = 0
+    ranks: int, on_gpu: bool, options: StrategyOptions, samples: int = 0, nodes: int = 1
 ) -> Iterator[RowKind]:
     """Yield the rows for a number of ranks.
+
+    On several nodes, meshes keep what needs a fast link inside of a node: see ``NODE_MESHES``.
 
     Args:
         ranks: number of ranks.
         on_gpu: whether each rank has a GPU.
         options: options of the cell's line; with a mesh there, no other is proposed.
         samples: size of a batch, of which each replica needs a sample; 0 if unknown.
+        nodes: number of machines that the ranks are on.
     """
+    on_nodes = {} if options.mesh else _node_meshes(ranks // nodes, nodes)
     for strategy in strategy_names():
+        if strategy in on_nodes and strategy not in MODEL_PARALLEL:
+            yield _with_mesh(strategy, on_nodes[strategy])
+            continue
         if not _has_dimensions(strategy, ranks):
             continue
         yield RowKind(strategy, strategy)
@@ -75,9 +82,40 @@ def row_kinds(
             yield RowKind(SLICED, strategy, {"sequence_parallel": True})
         if strategy == "fsdp" and on_gpu:
             yield RowKind("fsdp --cpu-offload", strategy, {"cpu_offload": True})
-        if strategy in MODEL_PARALLEL and not options.mesh and _has_groups(ranks, samples):
-            mesh = (f"dp={REPLICAS}", f"{strategy}={ranks // REPLICAS}")
-            yield RowKind(f"{strategy} --mesh {','.join(mesh)}", strategy, {"mesh": mesh})
+        if strategy in on_nodes:
+            if samples == 0 or samples >= nodes:
+                yield _with_mesh(strategy, on_nodes[strategy])
+        elif strategy in MODEL_PARALLEL and not options.mesh and _has_groups(ranks, samples):
+            yield _with_mesh(strategy, (f"dp={REPLICAS}", f"{strategy}={ranks // REPLICAS}"))
+
+
+NODE_MESHES = {
+    "hsdp": "dp={nodes},fsdp={ranks}",
+    "tp": "dp={nodes},tp={ranks}",
+    "pp": "dp={nodes},pp={ranks}",
+    "sp": "dp={nodes},sp={ranks}",
+    "fsdp+tp": "fsdp={nodes},tp={ranks}",
+    "tp+pp": "pp={nodes},tp={ranks}",
+    "fsdp+pp": "pp={nodes},fsdp={ranks}",
+}
+"""Meshes on several nodes: the last dimension is inside of a node, the first between nodes."""
+
+
+def _node_meshes(ranks: int, nodes: int) -> dict[str, tuple[str, ...]]:
+    """Return the mesh of each strategy that has one for ``nodes`` with ``ranks`` each."""
+    if nodes == 1 or ranks == 1:
+        return {}
+    meshes = dict(NODE_MESHES)
+    if ranks >= 4 and ranks % 2 == 0:
+        meshes["fsdp+tp+pp"] = f"pp={{nodes}},fsdp={ranks // 2},tp=2"
+    return {
+        name: tuple(mesh.format(nodes=nodes, ranks=ranks).split(","))
+        for name, mesh in meshes.items()
+    }
+
+
+def _with_mesh(strategy: str, mesh: tuple[str, ...]) -> RowKind:
+    return RowKind(f"{strategy} --mesh {','.join(mesh)}", strategy, {"mesh": mesh})
 
 
 def _has_dimensions(strategy: str, ranks: int) -> bool:

@@ -74,7 +74,7 @@ def communication_volume(name: str, setup: TrainingSetup) -> float | None:
         "fsdp": (2 * gather + 1) * passes,
         "hsdp": (2 * gather + 1 + 2 / setup.shard_ranks) * passes,
         "fsdp --cpu-offload": (2 * gather + 1) * passes,
-    }.get(name)
+    }.get(strategy)
 
 
 ACTIVATIONS = {

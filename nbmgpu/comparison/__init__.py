@@ -1,4 +1,4 @@
-"""Compares strategies, or numbers of ranks, over a few optimizer steps of one cell.
+"""Compares strategies, or numbers of ranks or nodes, over a few optimizer steps of one cell.
 
 ``request`` parses the options, ``runner`` makes the runs, ``trial`` measures one of them, and
 ``comparison`` holds the result.
@@ -66,12 +66,13 @@ def compare(source: str, namespace: dict[str, Any] | None = None, **options: Any
 
 
 def scale(source: str, namespace: dict[str, Any] | None = None, **options: Any) -> Comparison:
-    """Run some steps of ``source`` on several numbers of ranks, and compare them.
+    """Run some steps of ``source`` on several numbers of ranks or nodes, and compare them.
 
     Args:
         source: see ``compare``.
         namespace: see ``compare``.
-        options: those of ``nbmgpu.run``; ``gpus=(1, 2, 4)`` are numbers of ranks.
+        options: those of ``nbmgpu.run``; ``gpus=(1, 2, 4)`` are numbers of ranks, and
+            ``nodes=(1, 2)`` of machines, each with ``gpus`` ranks.
 
     Returns:
         See ``compare``.

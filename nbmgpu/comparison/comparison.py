@@ -43,8 +43,7 @@ class Comparison:
     @property
     def on_gpu(self) -> bool:
         """Whether the ranks used GPUs."""
-        ran = [entry.options for entry in self.request.entries if entry.options is not None]
-        return self.machine.cuda and not any(options.cpu for options in ran)
+        return any(row.on_gpu for row in self.rows)
 
     @property
     def best(self) -> Trial | None:

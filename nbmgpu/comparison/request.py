@@ -6,12 +6,10 @@ the reason.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nbmgpu.devices.placement import DEFAULT_CPU_RANKS
 from nbmgpu.devices.probe import Machine, probe
 from nbmgpu.errors import OptionError
 from nbmgpu.options.engine_profiles import with_profile
@@ -26,10 +24,19 @@ from nbmgpu.options.parsing import (
 )
 from nbmgpu.options.run_options import DEFAULTS, RunOptions
 from nbmgpu.options.values import InvalidValueError, Problem, known_strategies, list_of
+from nbmgpu.runs.engine_plugins import DEFAULT_ENGINE
 from nbmgpu.strategies import canonical, nearest, profile_of
 from nbmgpu.strategies.mesh_sizes import parse_mesh
 from nbmgpu.strategies.option_support import COMMON_OPTIONS, DDP_OPTIONS
 from nbmgpu.strategies.strategy_options import FIELDS
+
+from .counts import (
+    contradictions,
+    default_rank_counts,
+    rank_count_completions,
+    validate_node_counts,
+    validate_rank_counts,
+)
 
 STEPS = 20
 """The default number of optimizer steps per run."""
@@ -75,20 +82,6 @@ def _validate_strategies(value: object) -> tuple[str, ...]:
     return names
 
 
-def _validate_rank_counts(value: object) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    words = [*map(str, list_of(value))]
-    counts = tuple(sorted({int(word) for word in words if re.fullmatch(r"0*[1-9]\d*", word)}))
-    if len(counts) < len(words):
-        problem = Problem(
-            f"{value!r} does not list different numbers of ranks",
-            "Expected integers from 1, such as 1,2,4",
-        )
-        raise InvalidValueError(problem, counts if max(counts, default=1) > 1 else (1, 2))
-    return counts
-
-
 def _validate_steps(value: object) -> int:
     """Validate the number of steps; the first is never timed."""
     steps = RUN.validators["steps"](value)
@@ -101,18 +94,7 @@ def _validate_steps(value: object) -> int:
     raise InvalidValueError(problem, STEPS)
 
 
-def _rank_counts(machine: Machine, cpu: bool = False) -> tuple[int, ...]:
-    """Return 1, 2, 4, ... up to the number of GPUs, else of cores."""
-    on_gpu = machine.cuda and not cpu
-    most = len(machine.gpus) if on_gpu else max(DEFAULT_CPU_RANKS, machine.cores)
-    return tuple(1 << power for power in range(most.bit_length()))
-
-
-def _rank_count_completions() -> tuple[str, ...]:
-    return tuple(map(str, _rank_counts(probe())))
-
-
-def _table(command: str, without: str, own: Iterable[Flag]) -> FlagTable:
+def _table(command: str, without: str, own: Sequence[Flag]) -> FlagTable:
     """Return a command's own flags, and those of ``%%mgpu`` that apply to it."""
     steps = replace(
         next(flag for flag in FLAGS if flag.field == "steps"),
@@ -120,6 +102,7 @@ def _table(command: str, without: str, own: Iterable[Flag]) -> FlagTable:
         validate=_validate_steps,
     )
     left_out = {without, "steps", "pull", "background", "detach", "dry_run"}
+    left_out |= {flag.field for flag in own}
     others = [flag for flag in FLAGS if flag.field not in left_out]
     return FlagTable(command, (*own, steps, *others), UNSUPPORTED)
 
@@ -152,16 +135,28 @@ SCALE = _table(
             "numbers of ranks to compare (default: 1, 2, 4, ... to all)",
             short="-g",
             metavar="1,2,4",
-            validate=_validate_rank_counts,
-            completions=_rank_count_completions,
+            validate=validate_rank_counts,
+            completions=rank_count_completions,
             several=True,
-        )
+        ),
+        Flag(
+            "--nodes",
+            "nodes",
+            "numbers of machines to compare; --gpus is then the number on each (slurm, ray)",
+            metavar="1,2",
+            validate=validate_node_counts,
+            completions=lambda: ("1", "2"),
+            several=True,
+        ),
     ],
 )
 """The flags of ``%%mgpu scale``."""
 
 TABLES = {"compare": COMPARE, "scale": SCALE}
 """The flags of each kind of comparison."""
+
+COUNTS = ("gpus", "nodes")
+"""What ``%%mgpu scale`` takes several numbers of."""
 
 OWN_DEFAULTS: dict[str, Any] = DEFAULTS | {"strategies": DEFAULT_STRATEGIES, "steps": STEPS}
 
@@ -173,12 +168,14 @@ class Entry:
     Attributes:
         strategy: its name.
         ranks: their number; None for all devices.
+        nodes: number of machines that they are on; None for the engine's default.
         options: None if the run is not possible; ``problem`` says why.
         is_baseline: whether this is the run on one device.
     """
 
     strategy: str
     ranks: int | None
+    nodes: int | None
     options: RunOptions | None
     problem: str = ""
     is_baseline: bool = False
@@ -201,6 +198,17 @@ class Request:
     steps: int
     entries: tuple[Entry, ...]
 
+    @property
+    def has_nodes(self) -> bool:
+        """Whether numbers of nodes are given."""
+        return any(entry.nodes is not None for entry in self.entries)
+
+    @property
+    def engine(self) -> str:
+        """The engine of all runs."""
+        given = (entry.options.engine for entry in self.entries if entry.options is not None)
+        return next(given, DEFAULT_ENGINE)
+
 
 def parse(kind: str, line: str) -> Request:
     """Parse the line of a comparison of ``kind``, without its first words.
@@ -213,6 +221,8 @@ def parse(kind: str, line: str) -> Request:
     values, more = validate(with_profile(given), table)
     if "engine" in more:  # a profile may be suggested
         values, _ = validate(with_profile(values), table)
+    values = _complete(values, table)
+    more |= contradictions(values)
     request = _request(kind, values, probe())
     if problems or more:
         raise OptionError(format_problems([*problems, *more.values()], request.command))
@@ -228,20 +238,26 @@ def from_keywords(kind: str, **keywords: Any) -> Request:
     table = TABLES[kind]
     reject_unknown(keywords, table)
     values, problems = validate(with_profile(keywords), table)
+    values = _complete(values, table)
+    problems |= contradictions(values)
     if problems:
         suggestion = ", ".join(f"{name}={values[name]!r}" for name in problems)
         raise OptionError(format_problems(problems.values(), suggestion))
     return _request(kind, values, probe())
 
 
-def _request(kind: str, given: dict[str, Any], machine: Machine) -> Request:
+def _complete(given: Mapping[str, Any], table: FlagTable) -> dict[str, Any]:
+    """Return the values of all flags of ``table``."""
+    return {flag.field: OWN_DEFAULTS[flag.field] for flag in table.flags} | dict(given)
+
+
+def _request(kind: str, values: dict[str, Any], machine: Machine) -> Request:
     table = TABLES[kind]
-    values = {flag.field: OWN_DEFAULTS[flag.field] for flag in table.flags} | given
-    command = " ".join([table.command, *format_flags(values, table.flags, OWN_DEFAULTS)])
+    several = COUNTS if kind == "scale" else ()
+    alone = {name: values[name][0] for name in several if len(values[name] or ()) == 1}
+    command = " ".join([table.command, *format_flags(values | alone, table.flags, OWN_DEFAULTS)])
     steps: int = values["steps"]
-    make: Callable[..., Iterable[Entry]] = (
-        _strategy_entries if kind == "compare" else _rank_count_entries
-    )
+    make: Callable[..., Iterable[Entry]] = _strategy_entries if kind == "compare" else _size_entries
     return Request(kind, command, steps, tuple(make(values, machine)))
 
 
@@ -252,12 +268,17 @@ def _strategy_entries(values: dict[str, Any], machine: Machine) -> Iterable[Entr
         yield _entry(name, values)
 
 
-def _rank_count_entries(values: dict[str, Any], machine: Machine) -> Iterable[Entry]:
-    counts, strategy = values.pop("gpus"), values.pop("strategy")
+def _size_entries(values: dict[str, Any], machine: Machine) -> Iterable[Entry]:
+    """Return a run for each number of nodes, or of ranks; one rank in all is the baseline."""
+    counts, nodes = values.pop("gpus"), values.pop("nodes")
+    strategy = values.pop("strategy")
     yield _baseline(values)
-    for count in counts or _rank_counts(machine, values["cpu"]):
-        if count > 1:
-            yield _entry(strategy, values | {"gpus": count})
+    if counts is None and nodes is None:
+        counts = default_rank_counts(machine, values["cpu"])
+    for on_nodes in nodes or (None,):
+        for count in counts or (None,):
+            if count != 1 or (on_nodes or 1) > 1:
+                yield _entry(strategy, values | {"gpus": count, "nodes": on_nodes})
 
 
 def _baseline(values: Mapping[str, Any]) -> Entry:
@@ -265,7 +286,8 @@ def _baseline(values: Mapping[str, Any]) -> Entry:
     gpus = values.get("gpus")  # indices or a count; absent where numbers of ranks are compared
     first = gpus[:1] if isinstance(gpus, tuple) else 1
     collective = {name: DEFAULTS[name] for name in (*DDP_OPTIONS, "sync_batchnorm")}
-    return replace(_entry(ONE_DEVICE, {**values, **collective, "gpus": first}), is_baseline=True)
+    alone = {**values, **collective, "gpus": first, "nodes": None}
+    return replace(_entry(ONE_DEVICE, alone), is_baseline=True)
 
 
 def _entry(strategy: str, values: Mapping[str, Any]) -> Entry:
@@ -278,9 +300,11 @@ def _entry(strategy: str, values: Mapping[str, Any]) -> Entry:
         inapplicable.append("mesh")  # it is one of the other strategies
     chosen = {**values, **{name: DEFAULTS[name] for name in inapplicable}}
     gpus = chosen["gpus"]
-    ranks = gpus if isinstance(gpus, int) else len(gpus) if isinstance(gpus, tuple) else None
+    on_node = gpus if isinstance(gpus, int) else len(gpus) if isinstance(gpus, tuple) else None
+    nodes: int | None = chosen["nodes"]
+    ranks = on_node and on_node * (nodes or 1)
     try:
         options = RunOptions(strategy=strategy, pull=(), **chosen)
     except OptionError as error:
-        return Entry(strategy, ranks, None, str(error).partition("\n")[0])
-    return Entry(strategy, ranks, options)
+        return Entry(strategy, ranks, nodes, None, str(error).partition("\n")[0])
+    return Entry(strategy, ranks, nodes, options)

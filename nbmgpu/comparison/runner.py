@@ -13,10 +13,12 @@ import psutil
 from nbmgpu.devices.probe import Machine, probe
 from nbmgpu.engines.registry import get_engine
 from nbmgpu.errors import LaunchError, OptionError, StrategyError
+from nbmgpu.formatting import format_count
 from nbmgpu.kernel.execution import Execution
 from nbmgpu.kernel.notebook_context import NotebookContext
 from nbmgpu.report.digest import write_digest
 from nbmgpu.runs.events import Event, Status
+from nbmgpu.runs.view import QUEUED
 from nbmgpu.strategies import profile_of
 
 from .comparison import Comparison
@@ -112,7 +114,7 @@ class ComparisonRunner:
         Otherwise only the first run, on one device, would bear that cost.
         """
         strategies = {entry.strategy for entry in self.request.entries}
-        engine = get_engine()
+        engine = get_engine(self.request.engine)
         engine.preload(module for name in strategies for module in profile_of(name).modules)
         begun = looked = time.monotonic()
         used, quiet = engine.preload_cpu_seconds(), 0
@@ -140,7 +142,7 @@ class ComparisonRunner:
 
     def _run_entry(self, entry: Entry) -> Iterator[None]:
         begun = time.time()
-        name = ONE_DEVICE_NAME if entry.is_baseline else entry.strategy
+        name = self._title(entry)
         self.running = RunProgress(name, "preparing", 0, 0.0)
         yield
         if entry.options is None:
@@ -163,6 +165,7 @@ class ComparisonRunner:
         running_since: dict[int, float] = {}
         try:
             while not execution.over or self._starts_again(execution):
+                execution.sync()
                 _record_start_times(execution.run.poll(), running_since)
                 if self._starts_again(execution):
                     execution.discard()
@@ -170,6 +173,7 @@ class ComparisonRunner:
                     running_since.clear()
                 self._update_progress(name, execution, begun)
                 yield
+            execution.sync()
         finally:
             self._execution = None
             execution.abandon()
@@ -180,6 +184,13 @@ class ComparisonRunner:
         launch = LaunchCost(execution.bundle.nbytes, start_up)
         self.trials.append(measured(entry, execution.run, launch, self.baseline))
 
+    def _title(self, entry: Entry) -> str:
+        """Return what the run is called while it lasts."""
+        if entry.is_baseline:
+            return ONE_DEVICE_NAME
+        on = f" on {format_count(entry.nodes, 'node')}" if entry.nodes else ""
+        return f"{entry.strategy}{on}"
+
     def _starts_again(self, execution: Execution) -> bool:
         """Return whether a run is to start again; its last event may say so, too."""
         return execution.is_to_restart and not self.stopped
@@ -188,7 +199,9 @@ class ComparisonRunner:
         view = execution.run.view
         steps = view.progress.get("steps")
         step = steps.step if steps else 0
-        self.running = RunProgress(name, view.state, step, time.time() - begun)
+        queued = None if view.launcher else view.notices.get(QUEUED)
+        state = queued.text if queued else view.state
+        self.running = RunProgress(name, state, step, time.time() - begun)
 
 
 def _record_start_times(events: list[Event], running_since: dict[int, float]) -> None:

@@ -40,6 +40,7 @@ class Trial:
     Attributes:
         name: the strategy, or ``one device``.
         ranks: how many there were; 0 if the run was refused before that was known.
+        nodes: on how many machines they were.
         state: that of the run (finished, failed, stopped, timeout, lost), or ``refused``.
         reason: why the measurement is incomplete, in one sentence; empty if it is complete.
         line: the ``%%mgpu`` line that trains in this way; empty for one device.
@@ -50,6 +51,7 @@ class Trial:
         speed_up: against one device, by samples per second or else by time per step.
         sharded: whether ranks shared the work; if not, each did all of it.
         run: the run's id; empty if it was refused.
+        on_gpu: whether its ranks used GPUs.
     """
 
     name: str
@@ -64,6 +66,8 @@ class Trial:
     speed_up: float | None = None
     sharded: bool = True
     run: str = ""
+    nodes: int = 1
+    on_gpu: bool = False
 
     @property
     def is_baseline(self) -> bool:
@@ -91,6 +95,7 @@ class Trial:
         return {
             "name": self.name,
             "ranks": self.ranks,
+            "nodes": self.nodes,
             "state": self.state,
             "reason": self.reason,
             "line": self.line,
@@ -120,7 +125,14 @@ COLUMNS = tuple(Trial("", 0, "refused").as_row())
 
 def refused(entry: Entry, reason: str) -> Trial:
     """Return the row of a run that could not start."""
-    return Trial(_name(entry), entry.ranks or 0, "refused", _sentence(reason), entry.line)
+    return Trial(
+        name=_name(entry),
+        ranks=entry.ranks or 0,
+        state="refused",
+        reason=_sentence(reason),
+        line=entry.line,
+        nodes=entry.nodes or 1,
+    )
 
 
 def measured(entry: Entry, run: Run, launch: LaunchCost, baseline: Trial | None) -> Trial:
@@ -139,6 +151,8 @@ def measured(entry: Entry, run: Run, launch: LaunchCost, baseline: Trial | None)
         launch=launch,
         sharded=_is_sharded(run),
         run=run.id,
+        nodes=run.record.nodes,
+        on_gpu=any(device.startswith("cuda") for device in run.record.devices),
     )
     precision = entry.options.precision if entry.options else None
     tolerance = EXACT if precision in (None, "fp32") else HALF

@@ -8,9 +8,10 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbmgpu import api
+from nbmgpu.advisor.node_options import split_node_options
 from nbmgpu.advisor.picker_state import PickerController
 from nbmgpu.advisor.request import AdviceRequest
 from nbmgpu.advisor.training_objects import TrainingObjects, find_training_objects
@@ -116,8 +117,8 @@ def _owner(run: Run) -> str:
 
 def advise(rest: str) -> Advice:
     """Recommend a strategy for the model among the names in ``rest``, with the options there."""
-    found, options = _parse_names_and_options(rest)
-    advice = found.advisor().advise(AdviceRequest.from_options(options))
+    found, options, nodes = _parse_names_and_options(rest)
+    advice = found.advisor().advise(AdviceRequest.from_options(options, **nodes))
     return dataclasses.replace(advice, notes=(f"Advice for {found.description}.", *advice.notes))
 
 
@@ -125,17 +126,19 @@ def pick(rest: str) -> Picker:
     """Show the strategy picker for the model among the names in ``rest``."""
     from nbmgpu.ui.picker import Picker
 
-    found, options = _parse_names_and_options(rest)
-    return Picker(PickerController(found.advisor(), found.description, options))
+    found, options, nodes = _parse_names_and_options(rest)
+    return Picker(PickerController(found.advisor(), found.description, options, **nodes))
 
 
-def _parse_names_and_options(rest: str) -> tuple[TrainingObjects, RunOptions]:
-    """Parse names and the options after them, such as ``model loader --gpus 4``."""
-    words = rest.split()
+def _parse_names_and_options(
+    rest: str,
+) -> tuple[TrainingObjects, RunOptions, dict[str, Any]]:
+    """Parse names and the options after them, such as ``model loader --gpus 4 --link 25``."""
+    words, nodes = split_node_options(rest.split())
     first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     options = RunOptions.parse(" ".join(words[first:]))
     names = [word.rstrip(",") for word in words[:first]]
-    return find_training_objects(names, NotebookContext.current().namespace), options
+    return find_training_objects(names, NotebookContext.current().namespace), options, nodes
 
 
 def clean(rest: str) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 
 import pytest
 
 from nbmgpu.comparison.comparison import Comparison
 from nbmgpu.comparison.measurements import FinalLoss, StepTiming
-from nbmgpu.comparison.rendering import closing, notes
+from nbmgpu.comparison.notes import notes
+from nbmgpu.comparison.rendering import as_html, closing
 from nbmgpu.comparison.request import parse
 from nbmgpu.comparison.trial import ONE_DEVICE_NAME, Trial, _compared
 from nbmgpu.devices.probe import Machine, probe
@@ -114,3 +117,28 @@ def test_a_list_of_devices_refers_to_scale(machine: Machine) -> None:
     text = " ".join(notes(compared(machine, row(), line="--gpus 1,2")))
     assert "To compare numbers of ranks: %%mgpu scale --gpus 1,2" in text
     assert "%%mgpu scale" not in " ".join(notes(compared(machine, row(), line="--gpus 2")))
+
+
+def test_nodes_are_compared_also_where_one_device_was_not_measured(machine: Machine) -> None:
+    failed = Trial(ONE_DEVICE_NAME, 1, "failed", reason="out of memory.")
+    rates = {1: 400.0, 2: 600.0}
+    rows = [
+        replace(row(ranks=4 * nodes, samples_per_second=rate), nodes=nodes, speed_up=None)
+        for nodes, rate in rates.items()
+    ]
+    request = parse("scale", "--engine slurm --nodes 1,2 --gpus 4")
+    comparison = Comparison(request, (failed, *rows), machine)
+    assert closing(comparison)[-1] == "2 nodes: 1.50 times the speed of 1 node, 75% of 2 times."
+    html = as_html(comparison)
+    assert "<svg" not in html, "there is no speed-up to draw"
+    (row_of_failed,) = re.findall(r"<tr><td[^>]*>one device</td>.*?</tr>", html)
+    assert re.findall(r">([^<>]+)</td>", row_of_failed)[:3] == ["one device", "1", "1"]
+    assert row_of_failed.count("<td") == 4
+    assert "colspan='11'" in row_of_failed
+    assert html.count("<th ") == 13
+
+
+def test_nodes_with_other_numbers_of_ranks_are_not_compared(machine: Machine) -> None:
+    request = parse("scale", "--engine slurm --nodes 2 --gpus 2")
+    comparison = Comparison(request, (BASELINE, replace(row(ranks=4), nodes=2)), machine)
+    assert not any("nodes: " in text for text in closing(comparison))

@@ -55,6 +55,8 @@ def nothing_left(engine: str) -> Iterator[None]:
         pytest.param("ddp", "AdamW", {}, id="ddp"),
         pytest.param("fsdp", "AdamW", {}, id="fsdp", marks=matrix),
         pytest.param("tp", "AdamW", {"mesh": "dp=2,tp=2"}, id="tp inside a node", marks=matrix),
+        pytest.param("hsdp", "AdamW", {"mesh": "dp=2,fsdp=2"}, id="fsdp in a node", marks=matrix),
+        pytest.param("fsdp+pp", "AdamW", {"mesh": "pp=2,fsdp=2"}, id="pp between", marks=matrix),
     ],
 )
 def test_the_numbers_are_those_of_one_device(

@@ -96,6 +96,24 @@ def test_a_cell_is_inserted_below(lab, page):
     expect(inserted).to_have_text("%%mgpu --strategy ddp --gpus 2")
 
 
+def test_nodes_and_their_link_have_fields(lab, page):
+    pick = "%mgpu pick model optimizer loader --engine slurm --nodes 2 --gpus 4 --link 25"
+    open_notebook(page, lab.write("nodes.ipynb", LOAD, SETUP, pick))
+    run_all(page)
+    expect(line(page)).to_have_text("%%mgpu --strategy ddp --gpus 4 --engine slurm --nodes 2")
+    expect(picker(page).get_by_label("Gbit/s between nodes")).to_have_value("25")
+    ddp = picker(page).locator(".nbmgpu-picker-row").first
+    expect(ddp).to_contain_text("between nodes: 189 bytes, less than 0.1 ms")
+    picker(page).get_by_label("Nodes", exact=True).fill("4")
+    expect(line(page)).to_have_text("%%mgpu --strategy ddp --gpus 4 --engine slurm --nodes 4")
+    picker(page).get_by_label("Gbit/s between nodes").fill("50")
+    expect(picker(page)).to_contain_text("to others, in less than 0.1 ms at 50 Gbit/s")
+    picker(page).get_by_label("Free memory of a GPU").fill("80 GB")
+    picker(page).get_by_label("Free memory of a GPU").press("Tab")
+    expect(picker(page)).to_contain_text("4 nodes with 4 GPUs each, 74.5 GiB per GPU")
+    shot(page, "nodes")
+
+
 @pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")
 def test_selection_by_keyboard(lab, page):
     open_notebook(page, lab.write("keys.ipynb", LOAD, SETUP, PICK))

@@ -33,6 +33,8 @@ export interface Estimate {
   source: string;
   /** the `%%mgpu` line that selects the strategy; empty if it is unavailable. */
   line: string;
+  /** what a node sends to others; None on one machine, or if unknown. */
+  traffic: NodeTraffic | null;
 }
 
 /** The recommended strategy, and the estimates that the recommendation is based on. */
@@ -62,6 +64,16 @@ export interface Advice {
   notes: string[];
 }
 
+/** What a node sends to other nodes in an optimizer step. */
+export interface NodeTraffic {
+  /** bytes, of all ranks of a node together. */
+  sent: number;
+  /** how long the link takes for them; None if its speed is not known. */
+  seconds: number | null;
+  /** both as text. */
+  text: string;
+}
+
 /**
  * Settings besides the strategy, named as in `RunOptions`; `""` is the cell's default.
  */
@@ -71,6 +83,11 @@ export interface Controls {
   accumulate: number;
   batch: 'global' | 'per-rank';
   checkpointing: boolean;
+  nodes: number;
+  /** Gbit/s that a node sends to others; 0 if unknown. */
+  link: number;
+  /** free memory of each GPU of the nodes, as text; `""` if unknown. */
+  memory: string;
 }
 
 /** Everything that a picker displays. */
@@ -91,6 +108,8 @@ export interface PickerState {
   kinds: Record<string, string>;
   /** why the settings are invalid, and how to fix them; usually empty. */
   problem: string;
+  /** whether ranks are on nodes of a cluster, each with that many devices. */
+  elsewhere: boolean;
 }
 
 /** Speed relative to `ddp` on the same ranks. */

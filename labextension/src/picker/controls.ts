@@ -14,6 +14,10 @@ export class ControlBar {
   private accumulate = make('input', '', { type: 'number', min: '1', max: '4096' });
   private batch: HTMLSelectElement;
   private checkpointing = make('input', '', { type: 'checkbox' });
+  private nodes = make('input', '', { type: 'number', min: '1', max: '1024' });
+  private link = make('input', '', { type: 'number', min: '0', step: 'any' });
+  private memory = make('input', '', { type: 'text', placeholder: '80 GB', size: '8' });
+  private ofNodes: HTMLElement;
 
   constructor(trans: ITranslate, choose: (controls: Controls) => void) {
     this.precision = select([
@@ -26,10 +30,19 @@ export class ControlBar {
       ['global', trans.__('of all ranks')],
       ['per-rank', trans.__('of each rank')]
     ]);
+    this.ofNodes = make(
+      'span',
+      'picker-nodes',
+      {},
+      field(trans.__('Nodes'), this.nodes),
+      field(trans.__('Gbit/s between nodes'), this.link),
+      field(trans.__('Free memory of a GPU'), this.memory)
+    );
     this.node = make(
       'div',
       'picker-controls',
       { role: 'group', 'aria-label': trans.__('Options of the run') },
+      this.ofNodes,
       field(this.gpusLabel, this.gpus),
       field(trans.__('Precision'), this.precision),
       field(trans.__('Batches per step'), this.accumulate),
@@ -42,7 +55,13 @@ export class ControlBar {
         trans.__('Recompute activations')
       )
     );
-    this.node.addEventListener('input', () => choose(this.read()));
+    this.node.addEventListener('input', event => {
+      // A text is complete, as "80 GB", when its field is left.
+      if (event.target !== this.memory) {
+        choose(this.read());
+      }
+    });
+    this.memory.addEventListener('change', () => choose(this.read()));
   }
 
   /** Show the current values. */
@@ -55,22 +74,35 @@ export class ControlBar {
     );
     this.gpus.value = String(controls.gpus);
     this.precision.value = controls.precision;
-    if (document.activeElement !== this.accumulate) {
-      this.accumulate.value = String(controls.accumulate);
-    }
+    show(this.accumulate, String(controls.accumulate));
+    this.ofNodes.hidden = !state.elsewhere;
+    show(this.nodes, String(controls.nodes));
+    show(this.link, controls.link ? String(controls.link) : '');
+    show(this.memory, controls.memory);
     this.batch.value = controls.batch;
     this.checkpointing.checked = controls.checkpointing;
   }
 
   private read(): Controls {
-    const batches = Math.round(Number(this.accumulate.value));
+    const count = (input: HTMLInputElement) =>
+      Math.max(1, Math.round(Number(input.value)) || 1);
     return {
       gpus: Number(this.gpus.value),
       precision: this.precision.value as Controls['precision'],
-      accumulate: batches >= 1 ? batches : 1,
+      accumulate: count(this.accumulate),
       batch: this.batch.value as Controls['batch'],
-      checkpointing: this.checkpointing.checked
+      checkpointing: this.checkpointing.checked,
+      nodes: count(this.nodes),
+      link: Math.max(0, Number(this.link.value) || 0),
+      memory: this.memory.value.trim()
     };
+  }
+}
+
+/** Show a value, but leave what is being typed as it is. */
+function show(input: HTMLInputElement, value: string): void {
+  if (document.activeElement !== input) {
+    input.value = value;
   }
 }
 

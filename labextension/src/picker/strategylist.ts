@@ -104,6 +104,10 @@ export class StrategyList {
       { title: row.speed.reason },
       row.speed.text
     );
+    if (row.traffic) {
+      const sent = trans.__('between nodes: %1', row.traffic.text);
+      speed.append(make('span', 'picker-traffic', {}, sent));
+    }
     const about = make('span', 'picker-costs', {}, row.problem || row.costs);
     const label = make(
       'label',

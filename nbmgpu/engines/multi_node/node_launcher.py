@@ -8,11 +8,9 @@ from __future__ import annotations
 import argparse
 import os
 import queue
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +30,7 @@ from nbmgpu.system.signals import leave_to_head
 
 from . import EXITS, LEAVING, NODES, PROBLEMS, SIGNAL
 from .launch_file import LaunchFile
+from .socket_folder import socket_folder
 from .versions import Versions
 
 POLL = 0.02
@@ -120,17 +119,16 @@ def run_node(run: Run, node: Node, launch: LaunchFile, store: StoreClient) -> No
     os.environ.update(MASTER_ADDR=node.head.host, MASTER_PORT=str(node.head.port))
     import_missing(REQUIRED_MODULES)
     forked = ForkedPids()
-    socket_folder = tempfile.mkdtemp(prefix="nbmgpu-")
     ranks = ForkedRanks(run, node.rank, node.name, launch.interface or interface_to(node.head))
     pids: list[int] = []
-    try:
-        ranks.start(socket_folder, node.head.init_method())
-        pids += ranks.pids
-        _supervise(ranks, store, node.name)
-    finally:
-        ranks.signal(signal.SIGKILL)
-        clean_up(pids, forked, run.record.created)
-        shutil.rmtree(socket_folder, ignore_errors=True)
+    with socket_folder() as sockets:
+        try:
+            ranks.start(sockets, node.head.init_method())
+            pids += ranks.pids
+            _supervise(ranks, store, node.name)
+        finally:
+            ranks.signal(signal.SIGKILL)
+            clean_up(pids, forked, run.record.created)
 
 
 def _supervise(ranks: ForkedRanks, store: StoreClient, node: str) -> None:

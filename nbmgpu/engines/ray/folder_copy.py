@@ -11,9 +11,9 @@ from typing import Any
 
 from nbmgpu.engines.multi_node.launch_file import LAUNCH_FILE
 from nbmgpu.runs.stacks import request_path
-from nbmgpu.serialization import container
 
-from .node_actor import APPENDED, CHUNK, Change
+from .bundle_sender import BundleSender
+from .node_actor import APPENDED, Change
 
 MAX_MODULES = 64 * 2**20
 """Most bytes of Python files beside the notebook that are sent."""
@@ -44,47 +44,42 @@ class FolderCopy:
 
     Attributes:
         path: where it is there.
-        bundle_sent: whether it has the bundle.
     """
 
-    def __init__(self, folder: Path, cwd: str, call: Call, python: str) -> None:
-        """Create the copy, as yet without the bundle.
+    def __init__(
+        self, folder: Path, cwd: str, call: Call, python: str, bundle: str, host: str
+    ) -> None:
+        """Create the copy; the bundle follows once it is complete.
 
         Args:
             folder: the run folder.
             cwd: the notebook's folder, whose modules the cell may import.
             call: calls the node's actor.
             python: see ``NodeActor.copy_folder``.
+            bundle: path of the bundle on this machine.
+            host: this machine, as the node reaches it.
         """
         self._folder = folder
         self._call = call
-        self.bundle_sent = False
-        self._offset = len(container.MAGIC)
         self._request = b""
         files = {name: (folder / name).read_bytes() for name in FIRST_FILES} | {"bundle": b""}
         self.path: str = call("copy_folder", folder.name, files, modules_in(cwd), python)
+        self._bundle = BundleSender(bundle)
+        call("fetch_bundle", host, self._bundle.port, self._bundle.key)
 
-    def send(self, bundle: str) -> None:
-        """Send what ranks read: the next part of the bundle, and requests for stacks."""
-        if not self.bundle_sent and container.is_complete(bundle):
-            self._send_part(bundle)
+    def send(self) -> None:
+        """Send requests for stacks, which ranks read.
+
+        Raises:
+            NodeError: the bundle could not be sent.
+        """
+        if self._bundle.error:
+            raise NodeError(f"The notebook's data could not be sent: {self._bundle.error}")
         path = request_path(self._folder)
         request = path.read_bytes() if path.exists() else b""
         if request != self._request:
             self._call("write", str(path.relative_to(self._folder)), 0, request)
             self._request = request
-
-    def _send_part(self, bundle: str) -> None:
-        """Send a part of the bundle; the first bytes come last, as ranks wait for them."""
-        with open(bundle, "rb") as file:
-            file.seek(self._offset)
-            if content := file.read(CHUNK):
-                self._call("write", "bundle", self._offset, content)
-                self._offset += len(content)
-                return
-            file.seek(0)
-            self._call("write", "bundle", 0, file.read(len(container.MAGIC)))
-        self.bundle_sent = True
 
     def receive(self, changes: list[Change]) -> None:
         """Write what has changed in the copy."""
@@ -101,7 +96,8 @@ class FolderCopy:
                 target.replace(path)
 
     def close(self) -> None:
-        """Remove files of which a part is missing."""
+        """Send no more, and remove files of which a part is missing."""
+        self._bundle.close()
         for path in self._folder.rglob(PART.format("*")):
             path.unlink(missing_ok=True)
 

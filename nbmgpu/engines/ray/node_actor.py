@@ -6,6 +6,7 @@ Ray sends this module by value, as a node may have no nbmgpu: it imports nothing
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ POLL = 0.02
 
 CHUNK = 64 * 2**20
 """Most bytes of a file that travel at once."""
+
+BUFFER = 4 * 2**20
+"""Most bytes of the bundle that are received at once."""
 
 APPENDED = ("events", "logs")
 """Folders of files that only grow."""
@@ -37,7 +42,16 @@ REMOVE = 'exec 3<&0; (cat <&3; sleep 5; rm -rf "$0") >/dev/null 2>&1 &'
 """Removes a folder when its input ends, which is when this process does; ranks end meanwhile."""
 
 MAGIC_BYTES = 8
-"""A result is complete once its first bytes are not zero; they are written last."""
+"""A result, or the bundle, is complete once its first bytes are not zero; they are written last."""
+
+CHALLENGE, SIZE, RECEIVED = 32, 8, b"\1"
+"""Bytes of a challenge, of its answer and of a size; what a node replies that has the bundle."""
+
+FROM_NODE, FROM_HEAD = b"node", b"head"
+"""What comes before a challenge, so that nobody can send back an answer as his own."""
+
+CONNECT_TIMEOUT = 30.0
+"""Seconds to connect to the head, and for its answer."""
 
 
 class NodeActor:
@@ -48,6 +62,7 @@ class NodeActor:
         self._process: subprocess.Popen[bytes] | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
         self._copy: FolderOnNode | None = None
+        self._problem: Exception | None = None
 
     def describe(self, folder: str, digest: str, cwd: str) -> tuple[str, bool]:
         """Return the name of this node, and whether it sees the run folder and ``cwd``.
@@ -87,6 +102,20 @@ class NodeActor:
         assert self._copy is not None
         self._copy.write(path, offset, content)
 
+    def fetch_bundle(self, host: str, port: int, key: bytes) -> None:
+        """Receive the bundle from the head, in a thread; ``poll`` raises what goes wrong."""
+
+        def fetch() -> None:
+            assert self._copy is not None
+            try:
+                with socket.create_connection((host, port), CONNECT_TIMEOUT) as connection:
+                    _prove(connection, key)
+                    self._copy.receive_bundle(connection)
+            except Exception as error:  # as soon as possible, in a call of the head
+                self._problem = error
+
+        threading.Thread(target=fetch, daemon=True).start()
+
     def start(
         self, folder: str, python: str, arguments: list[str], variables: dict[str, str]
     ) -> None:
@@ -108,6 +137,9 @@ class NodeActor:
     def poll(self, seconds: float) -> tuple[int | None, str, list[Change]]:
         """Wait until something happens, for up to ``seconds``.
 
+        Raises:
+            OSError: the bundle has not been received.
+
         Returns:
             The exit code of the node launcher; None as long as it runs, or more is to come.  What
             it has printed last.  Parts of files of the copy that are new or have changed.
@@ -115,6 +147,8 @@ class NodeActor:
         assert self._process is not None
         deadline = time.monotonic() + seconds
         while True:
+            if self._problem is not None:
+                raise OSError(f"the notebook's data has not arrived: {self._problem}")
             code = self._process.poll()
             # After the code: what was written before the end is among them.
             changes = self._copy.changes() if self._copy is not None else []
@@ -188,6 +222,26 @@ class FolderOnNode:
         self._versions[path] = _version(target)  # it need not be sent back
         self._sent[path] = target.stat().st_size
 
+    def receive_bundle(self, connection: socket.socket) -> None:
+        """Write the bundle; its first bytes come last, as ranks wait for them.
+
+        Raises:
+            OSError: the head has closed the connection, or there is no space.
+        """
+        with (self.folder / "bundle").open("r+b", buffering=0) as file:
+            left = int.from_bytes(_receive(connection, SIZE), "little") - MAGIC_BYTES
+            first = _receive(connection, MAGIC_BYTES)
+            file.seek(MAGIC_BYTES)
+            buffer = memoryview(bytearray(BUFFER))
+            while left:
+                size = connection.recv_into(buffer[: min(left, BUFFER)])
+                if not size:
+                    raise OSError("the connection to the head has ended")
+                file.write(buffer[:size])
+                left -= size
+            os.pwrite(file.fileno(), first, 0)
+        connection.sendall(RECEIVED)
+
     def changes(self) -> list[Change]:
         """Return what has changed; events come last, as they tell of the other files."""
         events = [part for path in sorted(self.folder.glob("events/*")) for part in self._new(path)]
@@ -228,6 +282,28 @@ class FolderOnNode:
     def remove(self) -> None:
         """Remove it."""
         shutil.rmtree(self._parent, ignore_errors=True)
+
+
+def _prove(connection: socket.socket, key: bytes) -> None:
+    """Prove that this process knows ``key``, and let the head do so.
+
+    Raises:
+        OSError: the other side is not the head.
+    """
+    own = os.urandom(CHALLENGE)
+    challenge = _receive(connection, CHALLENGE)
+    connection.sendall(own + hmac.digest(key, FROM_NODE + challenge, "sha256"))
+    answer = _receive(connection, CHALLENGE)
+    if not hmac.compare_digest(answer, hmac.digest(key, FROM_HEAD + own, "sha256")):
+        raise OSError("who listens there is not the head of the run")
+    connection.settimeout(None)  # the notebook may still write the bundle
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    content = connection.recv(size, socket.MSG_WAITALL)
+    if len(content) < size:
+        raise OSError("the connection to the head has ended")
+    return content
 
 
 def _version(path: Path) -> tuple[int, int]:

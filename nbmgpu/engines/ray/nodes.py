@@ -32,8 +32,8 @@ from .folder_copy import FolderCopy, NodeError
 END_TIMEOUT = 10.0
 """Seconds that node launchers may take to end after their ranks."""
 
-BRIEF, LONG = 0.02, 0.5
-"""Seconds that a poll of a node waits for changes: until the bundle is sent, and later."""
+WAIT = 0.5
+"""Seconds that a poll of a node waits for changes."""
 
 LOST = "Ray has lost the node {node} with its ranks ({error})"
 NO_CHECKPOINTS = (
@@ -162,7 +162,8 @@ class Node:
             values = self._record.options.values
             if values.get("checkpoint_every") or values.get("resume"):
                 raise NodeError(NO_CHECKPOINTS.format(node=self._name, folder=self._folder))
-            self._copy = FolderCopy(self._folder, cwd, self._call, python)
+            bundle, host = self._record.storage.bundle, self._given.head.host
+            self._copy = FolderCopy(self._folder, cwd, self._call, python, bundle, host)
             folder = self._copy.path
             variables = {name: variables[name] for name in ("PYTHONHASHSEED", "PYTHONSAFEPATH")}
             restored = json.dumps(dict.fromkeys(variables))
@@ -192,11 +193,10 @@ class Node:
         """Wait for the node for a while; bring files here and there."""
         begun = time.monotonic()
         self._require_bundle()
-        waits = self._copy is not None and not self._copy.bundle_sent
-        code, self.output, changes = self._call("poll", BRIEF if waits else LONG)
+        code, self.output, changes = self._call("poll", WAIT)
         if self._copy is not None:
             self._copy.receive(changes)
-            self._copy.send(self._record.storage.bundle)
+            self._copy.send()
         if all(complete for *_, complete in changes):
             self._copied_at = begun
         self.code = code
