@@ -32,7 +32,9 @@ for epoch in range(4):
 
 
 def test_a_comparison_in_notebook_7(notebook7: Lab, page: Page) -> None:
-    compare = f"%%mgpu compare --strategies ddp,fsdp --gpus 2 --steps 4\n{CELL}"
+    # Several ranks are faster where the time depends on the number of samples.
+    slow = f"{CELL}\n        time.sleep(0.01 * len(x))"
+    compare = f"%%mgpu compare --strategies ddp,fsdp --gpus 2 --steps 4\n{slow}"
     open_notebook(page, notebook7.write("compare.ipynb", LOAD, SETUP, compare))
     run_all(page)
     output = cell_output(page, 2)
