@@ -58,7 +58,8 @@ def advise(
         accumulate: as in ``--accumulate``.
         checkpointing: whether activations are recomputed.
         memory: free memory of each of ``gpus`` GPUs (``"80 GB"``), to ask about another machine.
-        engine, nodes: as in ``--engine`` and ``--nodes``; ``gpus`` is then the number on each.
+        engine: as in ``--engine``.
+        nodes: as in ``--nodes``; ``gpus`` is then the number on each.
         link: what a node sends to others, in Gbit/s; without it, the link counts as slow.
 
     Returns:

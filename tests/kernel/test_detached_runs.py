@@ -205,14 +205,17 @@ def test_what_a_failed_run_was_sent_is_removed(new_notebook):
     assert {"bundle", "result-0", "result-1"}.isdisjoint(detached.files())
 
 
-@pytest.mark.parametrize("killed", ["launcher", "guard"])
-def test_a_killed_launcher_leaves_nothing(new_notebook, killed):
-    detached = Detached(new_notebook(), WORKERS)
+@pytest.mark.parametrize(
+    ("killed", "line"), [("launcher", ""), ("guard", ""), ("guard", "--max-restarts 1")]
+)
+def test_a_killed_launcher_leaves_nothing(new_notebook, killed, line):
+    detached = Detached(new_notebook(), WORKERS, line)
     detached.processes += detached.launcher.children(recursive=True)
     detached.kill_kernel()
     getattr(detached, killed).kill()
     wait_for(lambda: detached.run.state == "failed", 30)
     detached.assert_nothing_left()
+    wait_for(lambda: {"bundle", "result-0"}.isdisjoint(detached.files()), 10)
 
 
 def test_a_run_whose_kernel_ends_before_it_has_sent_the_data_fails(new_notebook):

@@ -99,8 +99,8 @@ def launch(folder: Path, environment: ProcessEnvironment, parent: int) -> None:
         finally:
             remove_folders(run.folder)
             shutil.rmtree(socket_folder, ignore_errors=True)
-    is_guarded = run.record.options.detached and termination.ending == "failed"
-    if not (is_guarded and may_start_again(run)):
+    has_guard = run.record.options.detached and os.getppid() == parent
+    if not (has_guard and termination.ending == "failed" and may_start_again(run)):
         remove_data(run, termination.ending)
     if termination.ending == "stopped" and termination.detail:
         events.emit(Notice, topic="stopped", text=termination.detail)
