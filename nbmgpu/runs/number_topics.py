@@ -29,6 +29,7 @@ DIFFERS = {
 MAY_DIFFER = {
     "ambiguous-size": "counts by numbers that may be the size of each rank's shard",
     "single-sample-losses": "adds up losses of single samples",
+    "one-sample": "has one sample per rank, which does not tell how the losses of samples add up",
     "batch-sizes": "counts by the size of each rank's shard",
     "size-checked": "tests the size of each rank's shard",
     "concatenated-samples": "weights ranks by samples, not rows",

@@ -18,7 +18,7 @@ from .escaped_values import EscapedValues, storage_id
 from .numpy_access import patch_array_exports
 from .op_findings import OpFindings
 from .reduction_ops import BATCH_NORM_TAG
-from .tags import CrossSample, SampleSum
+from .tags import Batched, CrossSample, SampleSum, SingleSample
 
 if TYPE_CHECKING:
     from nbmgpu.rank.loss.loss_graph import LossGraph
@@ -80,7 +80,7 @@ class BatchDependenceDetector:
         self._batches_read += 1
         self._read_since += 1
         is_power_of_2 = self._batches_read & (self._batches_read - 1) == 0
-        if is_power_of_2 and 1 < samples <= MAX_SAMPLES:
+        if is_power_of_2 and 0 < samples <= MAX_SAMPLES and global_batch_size > 1:
             found = [t for t in iter_tensors(batch) if type(t) is torch.Tensor and t.ndim]
             if batched := [tensor for tensor in found if len(tensor) == samples]:
                 has_others = len(batched) < len(found)
@@ -152,7 +152,11 @@ class BatchDependenceDetector:
             )
 
     def check_losses(
-        self, roots: Sequence[torch.Tensor], graph: LossGraph, even: bool = False
+        self,
+        roots: Sequence[torch.Tensor],
+        graph: LossGraph,
+        even: bool = False,
+        single: bool = False,
     ) -> None:
         """Check the tensors that a backward pass starts from.
 
@@ -160,6 +164,7 @@ class BatchDependenceDetector:
             roots: the tensors.
             graph: what was read from their autograd graph.
             even: whether all ranks have equally many samples.
+            single: whether no rank has more than one sample.
         """
         mode = self._mode
         if mode is None:
@@ -172,6 +177,8 @@ class BatchDependenceDetector:
                 self._report_cross_sample(tag)
             if isinstance(tag, SampleSum):
                 self._check_sum(tag, graph, mode)
+            if single and isinstance(tag, SingleSample | Batched):  # not reduced over samples
+                self._recorder.notice("one-sample", notices.ONE_SAMPLE)
             scalar_per_sample = mode.samples_with_scalar == len(graph.terms) > MAX_TERMS_BY_CHANCE
             if scalar_per_sample and graph.sums_terms(even):
                 self._recorder.notice("single-sample-losses", notices.SINGLE_SAMPLE_LOSSES)

@@ -26,9 +26,14 @@ def elementwise(call: OpCall, output: Any) -> Tag | None:
         return without_batch_dim(call, tags)
     if len(batched) < len(tags):  # per-sample values are combined with a sum or a single sample
         return call.cross_sample()
-    if shape == _broadcast(call.shapes):
-        return batched[0][0] if len({tag for tag, _ in batched}) == 1 else call.cross_sample()
     tag, before = batched[0]
+    if shape == _broadcast(call.shapes):
+        same = len({(each.dim, each.layout) for each, _ in batched}) == 1
+        # A single sample with as many rows as the global batch has samples.
+        repeated = tag.block_size == 1 and shape[tag.dim] > before[tag.dim]
+        if repeated or not same:
+            return call.cross_sample()
+        return replace(tag, sources=sources_of(tags))
     dim = len(before) + tag.dim
     if dim < len(shape) and shape[dim] == before[dim]:
         return replace(tag, dim=dim - len(shape))
@@ -85,7 +90,7 @@ def reduced_loss(call: OpCall, tags: Sequence[Tag]) -> Tag:
     """Loss functions that return the sum or mean over their elements."""
     if all(isinstance(tag, SingleSample) for tag in tags) and len(set(tags)) == 1:
         return tags[0]
-    layouts = {(tag.block_size, tag.samples) for tag in tags if isinstance(tag, Batched)}
+    layouts = {tag.layout for tag in tags if isinstance(tag, Batched)}
     if len(layouts) != 1 or len(set(map(type, tags))) != 1:
         return call.cross_sample()
     first = next(tag for tag in tags if isinstance(tag, Batched))

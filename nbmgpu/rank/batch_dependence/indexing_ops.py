@@ -154,7 +154,8 @@ def index_add(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
             return [None]
         for place, sample in zip(places, each.samples, strict=True):
             rows[place].add(sample)
-    if any(len(samples) > 1 for samples in rows):
+    one_row = len(index) == 1  # of the only sample; on one device, it may be another one's
+    if any(len(samples) > 1 for samples in rows) or one_row:
         return [call.cross_sample()]
     if not isinstance(of_source, Batched) or not all(rows):
         return [None]

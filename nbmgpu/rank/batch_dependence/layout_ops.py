@@ -12,7 +12,7 @@ from torch import Tensor
 from .elementwise_ops import add_tags
 from .op_call import OpCall, OutputTags, sources_of
 from .selection_ops import select_samples
-from .tags import Batched, SingleSample, Tag, find_batch_dim
+from .tags import Batched, SingleSample, Tag, find_batch_dim, find_dim_of_one_sample
 
 
 def view(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
@@ -20,10 +20,13 @@ def view(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     tag, output = call.first_tag, outputs[0]
     if not isinstance(tag, Batched):
         return [tag]
-    shape = tuple(output.shape)
-    if shape == call.first_shape:
+    before, shape = call.first_shape, tuple(output.shape)
+    if shape == before:
         return [tag]
-    found = find_batch_dim(tag.sample_stride(call.first_shape), len(tag.samples), shape)
+    if len(tag.samples) == 1:
+        found = find_dim_of_one_sample(tag, before, shape)
+    else:
+        found = find_batch_dim(tag.sample_stride(before), len(tag.samples), shape)
     if found is not None:
         return [replace(tag, dim=found[0], block_size=found[1])]
     # Samples are grouped.  If they were selected before, the groups may be of one sample each.
@@ -153,7 +156,7 @@ def flip_or_roll(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     of_batch = [i for i, d in enumerate(dims) if d % len(shape) == len(shape) + tag.dim]
     if not of_batch and dims:
         return [tag]
-    if not tag.one_sample_per_index or not dims:
+    if not tag.one_sample_per_index or not dims or len(tag.samples) == 1:
         return [call.cross_sample()]
     shifts = [call.arguments["shifts"][i] for i in of_batch] if call.name == "roll" else []
     moved = positions.roll(shifts, [0] * len(shifts)) if shifts else positions.flip(0)

@@ -8,17 +8,19 @@ one tag per output: None if the output belongs to no sample, or if nothing is kn
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from . import indexing_ops, layout_ops, reduction_ops, selection_ops
 from .elementwise_ops import COMPARISON_OPS, elementwise, reduced_loss
 from .op_call import OpCall, OutputTags
 from .reduction_ops import MATMUL_OPERANDS, SUM_OPS
-from .tags import CrossSample
+from .tags import Batched, CrossSample, SingleSample, Tag
 
 
 def output_tags(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """Return the tags of the ``outputs`` of ``call``."""
+    call = _without_single_samples(call)
     tags = [tag for tag in call.tags if tag is not None]
     name = call.name
     if name in UNTRACKED_OPS or "." in name or not name:
@@ -33,6 +35,19 @@ def output_tags(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     if call.arguments.get("reduction", 0) != 0:
         return [reduced_loss(call, tags), *[None] * (len(outputs) - 1)]
     return [elementwise(call, output) for output in outputs]
+
+
+def _without_single_samples(call: OpCall) -> OpCall:
+    """Return ``call`` without the tags of single samples if all rows belong to the same one.
+
+    A shard of one sample loses its batch dimension with ``squeeze()``, and its targets do not.
+    """
+    rows = {sample for tag in call.tags if isinstance(tag, Batched) for sample in tag.samples}
+    singles = [tag for tag in call.tags if isinstance(tag, SingleSample)]
+    if not singles or {tag.sample for tag in singles} != rows:
+        return call
+    others: list[Tag | None] = [None if isinstance(t, SingleSample) else t for t in call.tags]
+    return replace(call, tags=others)
 
 
 UNTRACKED_OPS = {

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+
+import torch.nn.functional as F
+
+from nbmgpu.rank.source_analysis.stack_frames import is_called_by
 
 from .elementwise_ops import elementwise, without_batch_dim
 from .op_call import OpCall, OutputTags
@@ -118,6 +123,9 @@ def batch_norm(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """
     tag = call.tag_of("input")
     per_sample = not isinstance(tag, Batched) or len(call.first_shape) + tag.dim == 1
+    if isinstance(tag, Batched) and len(tag.samples) == 1:
+        # The view of one sample by which torch makes instance norm a batch norm changes no shape.
+        per_sample |= is_called_by(F.instance_norm, sys._getframe())
     training = call.arguments.get("training", call.arguments.get("train", True))
     return [tag if per_sample or not training else BATCH_NORM_TAG, *[None] * (len(outputs) - 1)]
 

@@ -32,6 +32,18 @@ class Batched:
         return self.block_size * math.prod(shape[len(shape) + self.dim + 1 :])
 
     @property
+    def layout(self) -> tuple[int, tuple[int, ...]]:
+        """What two tensors of the same size share along ``dim`` if their samples are aligned.
+
+        Samples repeat along a dimension that is longer than ``samples``, as in
+        ``(tokens * samples,)``; or ``samples`` has them repeated, as after ``y.repeat(tokens)``.
+        """
+        count = len(self.samples)
+        periods = (n for n in range(1, count) if not count % n)
+        repeats = (n for n in periods if self.samples == self.samples[:n] * (count // n))
+        return self.block_size, self.samples[: next(repeats, count)]
+
+    @property
     def is_subset(self) -> bool:
         """Whether these are some of the samples, each selected by its own values."""
         return len(self.samples) < len(self.sources)
@@ -97,7 +109,7 @@ def find_batch_dim(stride: int, samples: int, shape: Shape) -> tuple[int, int] |
 
     Args:
         stride: number of elements from one sample to the next.
-        samples: number of samples.
+        samples: number of samples, more than one.
         shape: shape of the tensor after the view or reshape.
 
     Returns:
@@ -111,3 +123,44 @@ def find_batch_dim(stride: int, samples: int, shape: Shape) -> tuple[int, int] |
             return dim, stride // inner
         inner *= size
     return None
+
+
+def find_dim_of_one_sample(tag: Batched, before: Shape, shape: Shape) -> tuple[int, int] | None:
+    """Find the batch dimension after a view or reshape of a shard of one sample.
+
+    Its batch dimension has size 1, so sizes alone do not always tell where it is.  A dimension of
+    size 1 at its place comes first.  Else it was flattened with the dimension on its left, as in
+    ``(tokens * samples, features)``, or on its right, as in ``(tokens, samples * heads, features)``
+    of ``nn.MultiheadAttention``: the latter if the sizes on its right have changed, but never with
+    the last dimension, the features.
+
+    Args:
+        tag: the tag before.
+        before: shape of the tensor before the view or reshape.
+        shape: its shape after that.
+
+    Returns:
+        As ``find_batch_dim``.
+    """
+    stride = tag.sample_stride(before)
+    inner = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]  # elements of one index
+    places = [dim for dim in range(len(shape)) if inner[dim] == stride and shape[dim] == 1]
+    if places:
+        same = len(before) + tag.dim
+        dim = same if same in places else places[0]
+        return dim - len(shape), 1
+    around = [
+        dim for dim in range(len(shape))
+        if inner[dim] <= stride <= inner[dim] * shape[dim] and stride % inner[dim] == 0
+        and shape[dim] > 1
+    ]  # fmt: skip
+    if not around:
+        return None
+    left, right = around[0], around[-1]
+    at = len(before) + tag.dim
+    within = (tag.block_size,) if tag.block_size > 1 else ()
+    is_flattened_left = before[at] > tag.block_size
+    resized = shape[right:] != (*within, *before[at + 1 :])
+    flattens_right = resized and right < len(shape) - 1 and not is_flattened_left
+    dim = right if flattens_right else left
+    return dim - len(shape), stride // inner[dim]

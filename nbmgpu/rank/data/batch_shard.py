@@ -29,6 +29,10 @@ class BatchShard:
         """Return whether all ``dp_size`` ranks have the same number of samples."""
         return self.global_samples % dp_size == 0
 
+    def is_single(self, dp_size: int) -> bool:
+        """Return whether none of ``dp_size`` ranks has more than one sample, and several have."""
+        return 1 < self.global_samples <= dp_size
+
     @property
     def weight(self) -> float:
         """Fraction of the global batch, 0 to 1; 1 on every rank that holds the whole batch."""

@@ -8,6 +8,7 @@
 - ``saved_sizes``: numbers in the graph that equal sizes of the shard.
 - ``divisors``, ``size_inference``: whether such a number is a size or a constant;
   ``divisor_agreement`` asks the other ranks.
+- ``one_sample``: whether sizes can be told from other numbers where each rank has one sample.
 - ``masked_sums``: sums whose mask excludes everything.
 - ``loss_weights``: weights losses before the backward pass, for engines that average by themselves.
 - ``readable_losses``: losses that the cell reads afterwards.

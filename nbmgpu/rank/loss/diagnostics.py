@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.reporting.step_digest import StepDigestBuilder
 
+from .one_sample import may_depend_on_sizes
 from .size_inference import SizeInference
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ class LossDiagnostics:
         if self.has_ragged_samples and graph.averages_other_rows and "mean" in graph.kinds:
             self._recorder.notice("concatenated-samples", notices.CONCATENATED_SAMPLES)
         mixed, shard = graph.needs_different_weights(), self._progress.shard
+        is_single = shard is not None and shard.is_single(self._dp_size)
+        if is_single and may_depend_on_sizes(graph, self.size_inference.code):
+            self._recorder.notice("one-sample", notices.ONE_SAMPLE)
         reported = self._recorder.has_notice("two-loaders")  # explains the same difference
         if shard is not None and not shard.is_padding and not reported:
             uneven = not shard.is_even(self._dp_size)
@@ -87,14 +91,15 @@ class LossDiagnostics:
     def note_reduction(self, graph: LossGraph) -> None:
         """Add how a loss reduces to the digest.
 
-        A shard of one sample or none may show another reduction than the rest of the batch; so may
-        numbers that equal sizes by chance.
+        A shard of one sample or none may show another reduction than larger ones; so may numbers
+        that equal sizes by chance.
         """
         shard = self._progress.shard
         self._losses.is_sum = graph.reduction == "sum"
         if shard is None or not shard.is_partial:
             return
-        ambiguous = shard.is_padding or shard.samples == 1 or bool(graph.divisions.numbers)
+        smaller = shard.samples == 1 and not shard.is_single(self._dp_size)
+        ambiguous = shard.is_padding or smaller or bool(graph.divisions.numbers)
         self.digest.add_reduction(graph.reduction, known=not ambiguous)
 
     def check_vector(self) -> None:

@@ -211,6 +211,9 @@ def normalize_dims(reduction: ReducedDims) -> ReducedDims:
 
 
 def _is_no_multiple(count: Tensor, first: Tensor) -> Tensor:
-    """Return whether ``count`` is no multiple of ``first``, up to rounding; shape (), bool."""
+    """Return whether ``count`` is no multiple of ``first``, up to rounding; shape (), bool.
+
+    0 is none: a rank that counts nothing needs another weight than one that counts something.
+    """
     ratio = count / first
-    return ~((ratio - ratio.round()).abs() <= 1e-5 * ratio.abs())
+    return ~(((ratio - ratio.round()).abs() <= 1e-5 * ratio.abs()) & (ratio != 0))

@@ -168,6 +168,12 @@ OLDER_SAMPLES = (
     "per rank, and the step differs from one device's. Add them to the dataset, or compute their "
     "loss separately and add it to that of the batch, both as means."
 )
+ONE_SAMPLE = (
+    "Each rank has one sample of the batch, and one sample does not tell whether the losses of "
+    "samples are added or averaged, or scaled by the size of the batch (`loss / len(x)`). The loss "
+    "is treated as a mean over samples. Compute it for the batch at once, with "
+    "`reduction='mean'`, or use larger batches."
+)
 SINGLE_SAMPLE_LOSSES = (
     "The loss is composed of losses of single samples, such as `loss += f(model(x[i]), y[i])`. "
     "Each of them is treated as a loss of the whole shard, and gradients are averaged over ranks. "

@@ -6,8 +6,9 @@ import linecache
 import os
 import re
 import sysconfig
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import FrameType
+from typing import Any
 
 from nbmgpu.runs.stacks import CELL_FILE_MARK
 
@@ -44,6 +45,14 @@ def is_of_library(file: str) -> bool:
     """Return whether a source file belongs to Python or to an installed package."""
     is_python = file.startswith((STDLIB_DIRECTORY, "<frozen"))
     return INSTALLED_PATH.search(file) is not None or is_python
+
+
+def is_called_by(function: Callable[..., Any], frame: FrameType | None) -> bool:
+    """Return whether ``frame`` or one of its callers executes ``function``."""
+    code = getattr(function, "__code__", None)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def current_cell_line(frame: FrameType | None) -> int:
