@@ -14,6 +14,14 @@ def format_bytes(size: float) -> str:
     return f"{size:.{digits}f} {UNITS[unit]}"
 
 
+def format_communication(nbytes: float, collectives: float) -> str:
+    """Format what a rank sends in a step: ``1.4 MiB in 3 collectives``; empty for nothing."""
+    if not nbytes:
+        return ""
+    calls = round(collectives)
+    return format_bytes(nbytes) + (f" in {format_count(calls, 'collective')}" if calls else "")
+
+
 def format_count(number: int, noun: str) -> str:
     """Format a number with a noun: ``1 core`` or ``2 cores``."""
     return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -192,7 +192,7 @@ class TestRanks:
         view.add(heartbeat(3.0, 1, 12, step_time=0.0))  # no new step
         seen = view.ranks[1]
         assert (seen.step, seen.last_time, seen.heartbeat.time) == (12, 3.0, 3.0)
-        assert seen.step_times == [(10, 0.5, 0.25, 0.0, 1, -1), (12, 0.5, 0.25, 64.0, 1, -1)]
+        assert seen.step_times == [(10, 0.5, 0.25, 0, 0, 1, -1), (12, 0.5, 0.25, 64, 0, 1, -1)]
         assert view.ranks[0].heartbeat is None
 
     def test_each_rank_has_its_recent_values(self):

@@ -114,15 +114,17 @@ def test_speed_and_slowest_rank(staged):
     for number in range(3):
         for rank, own in enumerate([0.002, 0.008]):
             sent = 2048.0 * (rank + 1)
-            run.heartbeat(rank, step=number + 1, step_time=0.01, own_time=own, sent=sent)
+            more = {"step_time": 0.01, "own_time": own, "sent": sent, "collectives": 3.0}
+            run.heartbeat(rank, step=number + 1, **more)
     run.finish()
     (speed,) = [t for t in summary_text(run.polled()).splitlines() if t.startswith("speed")]
     assert speed.startswith(
-        "speed     1,234 samples/s, 10 ms per step, 4.0 KiB sent by a rank; Rank 1 is the slowest: "
+        "speed     1,234 samples/s, 10 ms per step; a rank sends 4.0 KiB in 3 collectives; "
+        "Rank 1 is the slowest: "
     )
     page = read(summary_html(run.run)).text
     assert "samples/s" in page
-    assert "10 ms per step, 4.0 KiB sent by a rank; Rank 1 is the slowest: " in page
+    assert "10 ms per step; a rank sends 4.0 KiB in 3 collectives; Rank 1 is the slowest" in page
     assert "rank 1 finished (slow: the others wait for it 60 % of the time)" not in page
 
 

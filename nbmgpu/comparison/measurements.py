@@ -20,6 +20,7 @@ class StepTiming:
         step_time: median seconds per optimizer step, of the slowest rank.
         samples_per_second: of all ranks together.
         sent: median bytes that a rank sends per optimizer step, of the rank that sends most.
+        collectives: median number of collectives of a rank per optimizer step.
     """
 
     steps: int = 0
@@ -27,6 +28,7 @@ class StepTiming:
     step_time: float | None = None
     samples_per_second: float | None = None
     sent: float | None = None
+    collectives: float | None = None
 
     def rate(self, counted: bool) -> float:
         """Samples per second, or steps per second where samples are not ``counted``."""
@@ -124,7 +126,8 @@ def step_timing(view: RunView) -> StepTiming:
     samples = statistics.mean(reported[0].samples[left_out - 1 :])
     rate = samples / seconds if samples and seconds else None
     sent = max(statistics.median(m.sent[left_out - 1 :] or [0]) for m in reported)
-    return StepTiming(steps, left_out, seconds, rate, sent)
+    calls = max(statistics.median(m.collectives[left_out - 1 :] or [0]) for m in reported)
+    return StepTiming(steps, left_out, seconds, rate, sent, calls)
 
 
 def memory_use(view: RunView) -> MemoryUse:

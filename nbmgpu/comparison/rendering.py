@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from html import escape
 from typing import TYPE_CHECKING, TypeVar
 
-from nbmgpu.formatting import format_bytes, format_count
+from nbmgpu.formatting import format_bytes, format_communication, format_count
 from nbmgpu.report.text_format import number, span
 
 from .notes import notes, reasons
@@ -15,6 +15,7 @@ from .trial import Trial
 
 if TYPE_CHECKING:
     from .comparison import Comparison
+    from .measurements import StepTiming
     from .runner import RunProgress
 
 HEADER = (
@@ -52,7 +53,7 @@ def cells(row: Trial) -> tuple[str, ...]:
         _or_dash(row.timing.samples_per_second, number),
         _or_dash(row.speed_up, lambda x: f"{x:.2f}x"),
         _or_dash(row.efficiency, lambda x: f"{x:.0%}"),
-        _or_dash(row.timing.sent, format_bytes),
+        _sent(row.timing),
         _or_dash(row.memory.peak, format_bytes),
         _or_dash(row.memory.held, format_bytes),
         _or_dash(row.loss.value, number),
@@ -60,6 +61,12 @@ def cells(row: Trial) -> tuple[str, ...]:
         _or_dash(row.launch.sent, format_bytes),
         _or_dash(row.launch.start_up, span),
     )
+
+
+def _sent(timing: StepTiming) -> str:
+    if timing.sent is None:
+        return "-"
+    return format_communication(timing.sent, timing.collectives or 0) or format_bytes(timing.sent)
 
 
 def _difference(value: float) -> str:

@@ -104,6 +104,7 @@ class Trial:
             "step_time": self.timing.step_time,
             "samples_per_second": self.timing.samples_per_second,
             "sent_per_step": self.timing.sent,
+            "collectives_per_step": self.timing.collectives,
             "speed_up": self.speed_up,
             "efficiency": self.efficiency,
             "peak_memory": self.memory.peak,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nbmgpu.formatting import format_bytes
+from nbmgpu.formatting import format_communication
 from nbmgpu.runs.curve import Curve
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.view import RunView
@@ -94,7 +94,7 @@ class Throughput:
 
     Attributes:
         rate, step_time: the newest values, formatted.
-        sent: bytes that a rank sends per step, formatted; empty if none does.
+        sent: what a rank sends per step, such as ``3.0 MiB in 4 collectives``; empty if none does.
         slowest: the straggler, -1 when there is none.
         message: a sentence about the straggler, or empty.
         rates: samples (and tokens) per second.
@@ -240,8 +240,9 @@ def _newest_step_time(view: RunView) -> float:
 
 def _newest_sent(view: RunView) -> str:
     """Return what the rank sends per step that sends most."""
-    most = max((rank.step_times[-1].sent for rank in view.ranks if rank.step_times), default=0.0)
-    return format_bytes(most) if most else ""
+    newest = (rank.step_times[-1] for rank in view.ranks if rank.step_times)
+    most = max(((each.sent, each.collectives) for each in newest), default=(0.0, 0.0))
+    return format_communication(*most)
 
 
 def _step_times(view: RunView, slowest: int) -> list[CurveLine]:

@@ -88,10 +88,10 @@ def _pace(speed: Throughput) -> str:
 
 
 def _cost(speed: Throughput) -> str:
-    """Return what a step costs: ``12 ms per step, 1.4 MiB sent by a rank``."""
+    """Return what a step costs: ``12 ms per step; a rank sends 1.4 MiB in 3 collectives``."""
     if not speed.step_time:
         return ""
-    return f"{speed.step_time} per step" + (f", {speed.sent} sent by a rank" if speed.sent else "")
+    return f"{speed.step_time} per step" + (f"; a rank sends {speed.sent}" if speed.sent else "")
 
 
 def _aligned(lines: list[tuple[str, str]]) -> list[str]:

@@ -124,14 +124,14 @@ class Heartbeat(Event):
         step: the last step taken.
         step_time: seconds per step since the last heartbeat; 0 without a step.
         own_time: the part of it outside backward passes, where ranks wait for one another.
-        cpu, cores: usage in percent of one core, and the number of usable cores.
+        cpu, cores: usage in percent of one core; usable cores.
         memory, memory_total: of the process and of the machine, in bytes.
         gpu: utilization in percent; -1 when unknown, as all below.
         gpu_memory, gpu_memory_total: in bytes; what torch allocated where the driver is not known.
         logged: size of the rank's log, in bytes.
         passes: backward passes started.
-        sent: bytes that the rank sent per step since the last heartbeat, as in
-            ``nbmgpu.strategies.communication``; 0 without a step.
+        sent, collectives: bytes that the rank sent, and its collectives, per step since the last
+            heartbeat, as in ``nbmgpu.strategies.communication``; 0 without a step.
     """
 
     kind: ClassVar[str] = "heartbeat"
@@ -148,6 +148,7 @@ class Heartbeat(Event):
     logged: int = 0
     passes: int = 0
     sent: float = 0.0
+    collectives: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,8 @@ class Measurements(Event):
         memory: peak bytes of the process, above those before the cell's data arrived.
         gpu_memory: peak bytes that torch allocated on the GPU, -1 without one; see
             ``nbmgpu.rank.metrics.memory``.
-        sent: bytes that the rank sent in the same steps as ``seconds``, as in
-            ``nbmgpu.strategies.communication``.
+        sent, collectives: bytes that the rank sent, and its collectives, in the same steps as
+            ``seconds``, as in ``nbmgpu.strategies.communication``.
     """
 
     kind: ClassVar[str] = "measured"
@@ -191,6 +192,7 @@ class Measurements(Event):
     memory: int
     gpu_memory: int = -1
     sent: list[int] = field(default_factory=list)
+    collectives: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

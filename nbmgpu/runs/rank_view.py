@@ -63,7 +63,7 @@ class StepTime(NamedTuple):
         step: the last step taken.
         step_time: seconds per step since the last heartbeat.
         own_time: the part of it outside backward passes, where ranks synchronize.
-        sent: bytes that the rank sent per step.
+        sent, collectives: bytes that the rank sent per step, and its collectives.
         memory, gpu_memory: of the process, in bytes; -1 when unknown.
     """
 
@@ -71,13 +71,14 @@ class StepTime(NamedTuple):
     step_time: float
     own_time: float
     sent: float = 0.0
+    collectives: float = 0.0
     memory: int = -1
     gpu_memory: int = -1
 
     @classmethod
     def of(cls, beat: Heartbeat) -> StepTime:
         """Return what a heartbeat tells."""
-        pace = beat.step, beat.step_time, beat.own_time, beat.sent
+        pace = beat.step, beat.step_time, beat.own_time, beat.sent, beat.collectives
         return cls(*pace, beat.memory, beat.gpu_memory)
 
 

@@ -77,7 +77,7 @@ class SharedMemoryAllReduce:
             what = f"Rank {self.rank} was interrupted while it reduced gradients"
             raise RankError(format_message(what, "Its state is unknown", "the cell again"))
         self._broken = True
-        counter.sent += tensor.nbytes
+        counter.count(tensor.nbytes)
         size = SLOT_BYTES // tensor.element_size()
         with torch.no_grad():
             for part in tensor.view(-1).split(size):

@@ -1,4 +1,4 @@
-"""Counts the bytes that a rank sends.
+"""Counts the collectives of a rank, and the bytes that it sends.
 
 Counted is the payload: the bytes of the tensors that the rank hands to collectives and to ``send``.
 An all-reduce or a reduce-scatter counts the tensor that is reduced, an all-gather the rank's own
@@ -35,15 +35,21 @@ GROUP = "torch.distributed.ProcessGroup"
 
 
 class CommunicationCounter:
-    """Counts the bytes that this process has sent.
+    """Counts what this process has sent.
 
     Attributes:
         sent: bytes, since the process began.
+        collectives: collectives and sends, since then; coalesced ones are one.
     """
 
     def __init__(self) -> None:
         """Begin at zero."""
-        self.sent = 0
+        self.sent = self.collectives = 0
+
+    def count(self, nbytes: int) -> None:
+        """Count a collective to which this process hands ``nbytes`` bytes."""
+        self.sent += nbytes
+        self.collectives += 1
 
     def install(self) -> None:
         """Count what passes the methods of ``ProcessGroup`` from now on."""
@@ -56,14 +62,14 @@ class CommunicationCounter:
 
     def _counting_first(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def counted(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            self.sent += payload(tensors)
+            self.count(payload(tensors))
             return method(group, tensors, *args, **kwargs)
 
         return counted
 
     def _counting_second(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def counted(group: Any, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            self.sent += payload(inputs)
+            self.count(payload(inputs))
             return method(group, outputs, inputs, *args, **kwargs)
 
         return counted
@@ -71,8 +77,7 @@ class CommunicationCounter:
     def _counting_root(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def counted(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
             root = getattr(args[0], "rootRank", args[0]) if args else kwargs.get("root")
-            if root == group.rank():
-                self.sent += payload(tensors)
+            self.count(payload(tensors) if root == group.rank() else 0)
             return method(group, tensors, *args, **kwargs)
 
         return counted

@@ -98,6 +98,7 @@ def test_all_runs_take_the_same_steps_and_reach_the_same_loss(compared):
     gradients = sum(p.nbytes for p in notebook()["model"].parameters())
     assert baseline.timing.sent == 0
     assert gradients <= ddp.timing.sent < gradients + 1024, "gradients, and checks of the rank"
+    assert 0 == baseline.timing.collectives < ddp.timing.collectives < fsdp.timing.collectives
     assert fsdp.timing.sent > ddp.timing.sent, "also the rank's shard of the parameters"
     assert (baseline.speed_up, baseline.line) == (1.0, "")
     assert ddp.speed_up == pytest.approx(

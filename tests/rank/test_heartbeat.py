@@ -87,26 +87,27 @@ def test_it_draws_no_random_numbers(fast_heartbeat):
 
 
 class TestStepTimer:
-    def test_time_of_a_step_the_ranks_own_part_and_the_bytes_that_it_sends(self, monkeypatch):
+    def test_time_of_a_step_the_ranks_own_part_and_what_it_sends(self, monkeypatch):
         clock = [0.0]
         monkeypatch.setattr(time, "monotonic", lambda: clock[0])
         monkeypatch.setattr(counter, "sent", 0)
+        monkeypatch.setattr(counter, "collectives", 0)
         timer, window = StepTimer(), StepTimerWindow()
 
         def step(number, own, together):
             clock[0] += own
             timer.begin_backward()
             clock[0] += together
-            counter.sent += 100 * number
+            counter.count(100 * number)
             timer.end_backward(number)
 
-        assert window.take(timer) == (0.0, 0.0, 0.0)
+        assert window.take(timer) == (0.0, 0.0, 0.0, 0.0)
         step(1, own=5.0, together=1.0)
-        assert window.take(timer) == (0.0, 0.0, 0.0)  # the first step includes the startup
+        assert window.take(timer) == (0.0, 0.0, 0.0, 0.0)  # the first step includes the startup
         step(2, own=0.25, together=0.5)
         step(3, own=0.75, together=0.5)
-        assert window.take(timer) == (1.0, 0.5, 250.0)
-        assert window.take(timer) == (0.0, 0.0, 0.0)  # none since
+        assert window.take(timer) == (1.0, 0.5, 250.0, 1.0)
+        assert window.take(timer) == (0.0, 0.0, 0.0, 0.0)  # none since
 
     def test_several_backward_passes_of_a_step_count_as_one(self, monkeypatch):
         clock = [0.0]

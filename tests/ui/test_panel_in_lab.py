@@ -332,7 +332,7 @@ def test_curves_of_100_000_points(lab, page):
     # The slowest rank is reported below, and in the table.
     step_time = chart(page, "step time")
     expect(step_time).to_be_visible()
-    expect(step_time).to_have_attribute("aria-label", re.compile("10 ms, 3.0 KiB sent by a rank"))
+    expect(step_time).to_have_attribute("aria-label", re.compile("10 ms; a rank sends 3.0 KiB"))
     expect(panel(page)).to_contain_text("Rank 1 is the slowest: the others wait for it 50 %")
     table = panel(page).get_by_role("table", name="Ranks")
     expect(table).to_contain_text("slow: the others wait for it 50 % of the time")

@@ -48,7 +48,9 @@ export interface Throughput {
   rate: string;
   /** the newest values, formatted. */
   step_time: string;
-  /** bytes that a rank sends per step, formatted; empty if none does. */
+  /**
+   * what a rank sends per step, such as `3.0 MiB in 4 collectives`; empty if none does.
+   */
   sent: string;
   /** the straggler, -1 when there is none. */
   slowest: number;

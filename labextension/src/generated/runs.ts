@@ -115,9 +115,9 @@ export interface Heartbeat extends Event {
   step_time: number;
   /** the part of it outside backward passes, where ranks wait for one another. */
   own_time: number;
-  /** usage in percent of one core, and the number of usable cores. */
+  /** usage in percent of one core; usable cores. */
   cpu: number;
-  /** usage in percent of one core, and the number of usable cores. */
+  /** usage in percent of one core; usable cores. */
   cores: number;
   /** of the process and of the machine, in bytes. */
   memory: number;
@@ -134,10 +134,15 @@ export interface Heartbeat extends Event {
   /** backward passes started. */
   passes: number;
   /**
-   * bytes that the rank sent per step since the last heartbeat, as in
-   * `nbmgpu.strategies.communication`; 0 without a step.
+   * bytes that the rank sent, and its collectives, per step since the last heartbeat, as
+   * in `nbmgpu.strategies.communication`; 0 without a step.
    */
   sent: number;
+  /**
+   * bytes that the rank sent, and its collectives, per step since the last heartbeat, as
+   * in `nbmgpu.strategies.communication`; 0 without a step.
+   */
+  collectives: number;
 }
 
 /** A checkpoint is complete. */
@@ -172,10 +177,15 @@ export interface Measurements extends Event {
    */
   gpu_memory: number;
   /**
-   * bytes that the rank sent in the same steps as `seconds`, as in
+   * bytes that the rank sent, and its collectives, in the same steps as `seconds`, as in
    * `nbmgpu.strategies.communication`.
    */
   sent: number[];
+  /**
+   * bytes that the rank sent, and its collectives, in the same steps as `seconds`, as in
+   * `nbmgpu.strategies.communication`.
+   */
+  collectives: number[];
 }
 
 /**

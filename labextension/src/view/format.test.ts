@@ -63,6 +63,8 @@ it.each([
 });
 
 it('shows what a rank sends per step, if it sends anything', () => {
-  expect(stepCost('12 ms', '1.4 MiB', english)).toBe('12 ms, 1.4 MiB sent by a rank');
+  expect(stepCost('12 ms', '1.4 MiB in 3 collectives', english)).toBe(
+    '12 ms; a rank sends 1.4 MiB in 3 collectives'
+  );
   expect(stepCost('12 ms', '', english)).toBe('12 ms');
 });

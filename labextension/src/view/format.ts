@@ -60,7 +60,7 @@ export function formatBytes(size: number): string {
   return `${size.toFixed(unit === 0 || size >= 99.5 ? 0 : 1)} ${UNITS[unit]}`;
 }
 
-/** What a step costs: its time, and the bytes that a rank sends in it unless that is empty. */
+/** What a step costs: its time, and what a rank sends in it unless that is empty. */
 export function stepCost(time: string, sent: string, trans: ITranslate): string {
-  return sent ? trans.__('%1, %2 sent by a rank', time, sent) : time;
+  return sent ? trans.__('%1; a rank sends %2', time, sent) : time;
 }

@@ -91,10 +91,11 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
         """Return whether a reduction of ``graph`` is over rows other than the samples of the shard.
 
         Equally many rows, or multiples, may be created for the samples: negatives, a generator's
-        outputs.
+        outputs.  A single sample has one.
         """
-        shapes = (input_shape(node)[:1] for node in graph.nodes if reduces(node))
-        return not self.lost and any(s and s[0] % self.trained.shard_size for s in shapes)
+        size = self.trained.shard_size
+        rows = [input_shape(node)[0] for node in graph.nodes if reduces(node) and input_shape(node)]
+        return not self.lost and any(n % size or n > size == 1 for n in rows)
 
     def add_loss(self, loss: torch.Tensor) -> Tag | None:
         """Count a backward pass from ``loss``; return its tag."""

@@ -150,13 +150,13 @@ class LossGraph:
         return len(numels) > 1 and any(n % samples for n in numels)
 
     def other_row_counts(self, samples: int) -> tuple[int, ...]:
-        """Return the number of elements of each mean that is not over the shard's ``samples``.
+        """Return the number of elements of each mean that may not be over the shard's ``samples``.
 
-        Empty if no other term might need a different weight.
+        Empty if no other term might need a different weight.  With one sample, that may be any.
         """
         numels = [n for _, n in self.counts if n is not None]
         several = "mean" in self.kinds or len(set(numels)) > 1
-        return tuple(n for n in numels if n % samples and several)
+        return tuple(n for n in numels if (n % samples or samples == 1) and several)
 
     def apply_meanings(self, meanings: Sequence[Meaning]) -> None:
         """Classify the numbers that divide sums by the ``meanings`` on which ranks agreed."""
@@ -193,7 +193,7 @@ class LossGraph:
             return True
         # Terms that exclude nothing count by samples, however many elements a sample has.
         excludes: bool | Tensor = (
-            sum(count != (-1 if n is None else n) for count, n in self.counts) > 0
+            sum(count != (n or -1) for count, n in self.counts) > 0  # 0 rows: none was selected
         )
         # Counts of the same elements, such as targets and targets times classes, weigh alike.
         differ: bool | Tensor = (

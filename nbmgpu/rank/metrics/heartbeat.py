@@ -107,6 +107,7 @@ class HeartbeatThread:
             step_time=cost.step_time,
             own_time=cost.own_time,
             sent=cost.sent,
+            collectives=cost.collectives,
             cpu=self._process.cpu_percent(),
             memory=self._process.memory_info().rss,
             logged=log_size(self._log),

@@ -1,4 +1,4 @@
-"""Measures time and bytes sent from the end of each optimizer step to the end of the next."""
+"""Measures time and communication from the end of each optimizer step to the end of the next."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class OptimizerStepTimer:
         self._events: list[torch.Event] = []
         self._samples: list[int] = []
         self._sent: list[int] = []
+        self._collectives: list[int] = []
 
     def mark(self, samples: int) -> None:
         """Record the end of a step; ``samples`` is the number of samples used so far."""
@@ -32,6 +33,7 @@ class OptimizerStepTimer:
             return
         self._samples.append(samples)
         self._sent.append(counter.sent)
+        self._collectives.append(counter.collectives)
         if not self._on_gpu:
             self._times.append(time.perf_counter())
             return
@@ -53,3 +55,7 @@ class OptimizerStepTimer:
     def sent(self) -> list[int]:
         """Return the bytes that this rank sent in the same steps."""
         return [b - a for a, b in pairwise(self._sent)]
+
+    def collectives(self) -> list[int]:
+        """Return the number of collectives in the same steps."""
+        return [b - a for a, b in pairwise(self._collectives)]

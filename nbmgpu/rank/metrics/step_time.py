@@ -1,4 +1,4 @@
-"""Measures the time of a step, the rank's own part of it, and the bytes that the rank sends."""
+"""Measures the time of a step, the rank's own part of it, and its communication."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ class StepCost(NamedTuple):
         step_time: seconds.
         own_time: the rank's own part of them, without waiting for others.
         sent: bytes that the rank sent.
+        collectives: their number.
     """
 
     step_time: float = 0.0
     own_time: float = 0.0
     sent: float = 0.0
+    collectives: float = 0.0
 
 
 class StepTimer:
@@ -31,6 +33,7 @@ class StepTimer:
         own_seconds: total seconds from the end of a backward pass to the beginning of the next.
         ended_at: when the last backward pass ended, on the monotonic clock.
         sent: bytes that the rank had sent by then.
+        collectives: those that it had called by then.
     """
 
     def __init__(self) -> None:
@@ -38,7 +41,7 @@ class StepTimer:
         self.step = 0
         self.own_seconds = 0.0
         self.ended_at = 0.0
-        self.sent = 0
+        self.sent = self.collectives = 0
 
     def begin_backward(self) -> None:
         """Record that a backward pass begins, in which ranks wait for each other."""
@@ -47,7 +50,8 @@ class StepTimer:
 
     def end_backward(self, step: int) -> None:
         """Record that the backward pass of ``step`` has ended."""
-        self.step, self.ended_at, self.sent = step, time.monotonic(), counter.sent
+        self.step, self.ended_at = step, time.monotonic()
+        self.sent, self.collectives = counter.sent, counter.collectives
 
 
 class StepTimerWindow:
@@ -55,19 +59,19 @@ class StepTimerWindow:
 
     def __init__(self) -> None:
         """Start without an earlier reading."""
-        self._before = (0, 0.0, 0.0, 0)
+        self._before = (0, 0.0, 0.0, 0, 0)
 
     def take(self, timer: StepTimer) -> StepCost:
         """Return what a step has cost since the last call."""
-        now = (timer.step, timer.ended_at, timer.own_seconds, timer.sent)
-        before, at, own, sent = self._before
-        steps = timer.step - before
+        now = (timer.step, timer.ended_at, timer.own_seconds, timer.sent, timer.collectives)
+        before = self._before
+        steps = timer.step - before[0]
         if steps <= 0:
             return StepCost()
         self._before = now
-        if not before:
+        if not before[0]:
             return StepCost()  # the first step includes the startup
-        return StepCost((now[1] - at) / steps, (now[2] - own) / steps, (now[3] - sent) / steps)
+        return StepCost(*((b - a) / steps for a, b in zip(before[1:], now[1:], strict=True)))
 
 
 def tokens_in(batch: object) -> int:

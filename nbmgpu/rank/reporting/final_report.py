@@ -41,6 +41,7 @@ def emit_measurements(
         memory=memory_usage.peak(),
         gpu_memory=memory_usage.gpu_peak(),
         sent=timer.sent(),
+        collectives=timer.collectives(),
     )
 
 
