@@ -179,8 +179,8 @@ class TestNoticesAndProgress:
         assert (track.first.time, track.begun.time, track.now.time) == (1.0, 3.0, 4.0)
 
 
-def heartbeat(time, rank, step, step_time=0.5, logged=0, sent=0.0):
-    more = {"logged": logged, "sent": sent}
+def heartbeat(time, rank, step, step_time=0.5, logged=0, sent=(0.0, 0.0)):
+    more = {"logged": logged, "sent": [*sent]}
     return Heartbeat(time, rank, step, step_time, step_time / 2, 90.0, 2, 1, 2, **more)
 
 
@@ -188,11 +188,11 @@ class TestRanks:
     def test_the_newest_heartbeat_is_kept(self):
         view = RunView(2)
         view.add(heartbeat(1.0, 1, 10))
-        view.add(heartbeat(2.0, 1, 12, sent=64.0))
+        view.add(heartbeat(2.0, 1, 12, sent=(64.0, 2.0)))
         view.add(heartbeat(3.0, 1, 12, step_time=0.0))  # no new step
         seen = view.ranks[1]
         assert (seen.step, seen.last_time, seen.heartbeat.time) == (12, 3.0, 3.0)
-        assert seen.step_times == [(10, 0.5, 0.25, 0, 0, 1, -1), (12, 0.5, 0.25, 64, 0, 1, -1)]
+        assert seen.step_times == [(10, 0.5, 0.25, 0, 0, 1, -1), (12, 0.5, 0.25, 64, 2, 1, -1)]
         assert view.ranks[0].heartbeat is None
 
     def test_each_rank_has_its_recent_values(self):

@@ -114,7 +114,7 @@ def test_speed_and_slowest_rank(staged):
     for number in range(3):
         for rank, own in enumerate([0.002, 0.008]):
             sent = 2048.0 * (rank + 1)
-            more = {"step_time": 0.01, "own_time": own, "sent": sent, "collectives": 3.0}
+            more = {"step_time": 0.01, "own_time": own, "sent": [sent, 3.0]}
             run.heartbeat(rank, step=number + 1, **more)
     run.finish()
     (speed,) = [t for t in summary_text(run.polled()).splitlines() if t.startswith("speed")]

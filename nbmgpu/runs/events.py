@@ -130,8 +130,8 @@ class Heartbeat(Event):
         gpu_memory, gpu_memory_total: in bytes; what torch allocated where the driver is not known.
         logged: size of the rank's log, in bytes.
         passes: backward passes started.
-        sent, collectives: bytes that the rank sent, and its collectives, per step since the last
-            heartbeat, as in ``nbmgpu.strategies.communication``; 0 without a step.
+        sent: the bytes that the rank sent and the number of its collectives, per step since the
+            last heartbeat, as in ``nbmgpu.strategies.communication``; empty without a step.
     """
 
     kind: ClassVar[str] = "heartbeat"
@@ -147,8 +147,7 @@ class Heartbeat(Event):
     gpu_memory_total: int = -1
     logged: int = 0
     passes: int = 0
-    sent: float = 0.0
-    collectives: float = 0.0
+    sent: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,8 @@ class StepTime(NamedTuple):
     @classmethod
     def of(cls, beat: Heartbeat) -> StepTime:
         """Return what a heartbeat tells."""
-        pace = beat.step, beat.step_time, beat.own_time, beat.sent, beat.collectives
+        sent, collectives = beat.sent if len(beat.sent) == 2 else (0.0, 0.0)
+        pace = beat.step, beat.step_time, beat.own_time, sent, collectives
         return cls(*pace, beat.memory, beat.gpu_memory)
 
 

@@ -152,7 +152,7 @@ class TestThroughput:
     def heartbeats(self, run, own, step_time=0.01, count=5):
         for number in range(1, count + 1):
             for rank, seconds in enumerate(own):
-                more = {"step_time": step_time, "own_time": seconds, "sent": 1024.0 * rank}
+                more = {"step_time": step_time, "own_time": seconds, "sent": [1024.0 * rank, 0.0]}
                 run.heartbeat(rank, step=100 * number, **more)
         return throughput(run.polled())
 

@@ -46,8 +46,8 @@ class TestHistory:
 
     def test_what_is_sent_is_a_rate(self) -> None:
         history = UsageHistory()
-        history.add(beat(0, sent=1000.0))
-        history.add(beat(1, sent=1000.0, step_time=0.0))  # no step since the last heartbeat
+        history.add(beat(0, sent=[1000.0, 1.0]))
+        history.add(beat(1, sent=[1000.0, 1.0], step_time=0.0))  # no step since the last heartbeat
         assert [usage.sent for usage in history.samples] == [2000.0, 0.0]
 
 
@@ -57,7 +57,9 @@ def test_each_rank_of_few_has_a_line(staged: Stage) -> None:
     for second in range(1, 4):
         for rank in range(2):
             memory = (1 + rank) << 20
-            played.vitals_at(start + second, rank, cpu=10.0 * second, memory=memory, sent=0.0)
+            played.vitals_at(
+                start + second, rank, cpu=10.0 * second, memory=memory, sent=[0.0, 0.0]
+            )
     played.run.refresh()
     charts = by_quantity(system_charts(played.run))
     assert charts.keys() == {"cpu", "memory"}  # nothing is known of a GPU, and nothing is sent

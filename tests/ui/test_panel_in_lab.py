@@ -279,7 +279,7 @@ for start in range(0, 100_000, 1000):
 staged.points("lr", list(range(100)), [1e-3] * 100)
 for step in range(1, 6):
     for rank in range(2):
-        staged.heartbeat(rank, 20_000 * step, own_time=0.002 + 0.005 * rank, sent=3072.0)
+        staged.heartbeat(rank, 20_000 * step, own_time=0.002 + 0.005 * rank, sent=[3072.0, 2.0])
 """
 
 
@@ -332,7 +332,9 @@ def test_curves_of_100_000_points(lab, page):
     # The slowest rank is reported below, and in the table.
     step_time = chart(page, "step time")
     expect(step_time).to_be_visible()
-    expect(step_time).to_have_attribute("aria-label", re.compile("10 ms; a rank sends 3.0 KiB"))
+    expect(step_time).to_have_attribute(
+        "aria-label", re.compile("10 ms; a rank sends 3.0 KiB in 2 collectives")
+    )
     expect(panel(page)).to_contain_text("Rank 1 is the slowest: the others wait for it 50 %")
     table = panel(page).get_by_role("table", name="Ranks")
     expect(table).to_contain_text("slow: the others wait for it 50 % of the time")

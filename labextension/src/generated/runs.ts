@@ -134,15 +134,10 @@ export interface Heartbeat extends Event {
   /** backward passes started. */
   passes: number;
   /**
-   * bytes that the rank sent, and its collectives, per step since the last heartbeat, as
-   * in `nbmgpu.strategies.communication`; 0 without a step.
+   * the bytes that the rank sent and the number of its collectives, per step since the
+   * last heartbeat, as in `nbmgpu.strategies.communication`; empty without a step.
    */
-  sent: number;
-  /**
-   * bytes that the rank sent, and its collectives, per step since the last heartbeat, as
-   * in `nbmgpu.strategies.communication`; 0 without a step.
-   */
-  collectives: number;
+  sent: number[];
 }
 
 /** A checkpoint is complete. */
