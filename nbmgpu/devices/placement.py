@@ -50,6 +50,11 @@ class Placement:
         """Number of ranks."""
         return len(self.devices)
 
+    @property
+    def on_accelerators(self) -> bool:
+        """Whether ranks use GPUs."""
+        return any(device != "cpu" for device in self.devices)
+
 
 def place_ranks(options: RunOptions, machine: Machine) -> Placement:
     """Return the devices of the ranks.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmgpu.formatting import format_bytes
 from nbmgpu.report.text_format import rank_lines
+from nbmgpu.serialization.device_memory import freeable
 from nbmgpu.strategies import profile_of
 from nbmgpu.strategies.mesh_sizes import describe_positions, format_mesh, mesh_sizes
 
@@ -32,11 +33,21 @@ def plan_text(execution: Execution) -> str:
         f"sent         {format_bytes(bundle.nbytes)} in all"
         + ("; shared data counts once" if sent else ""),
         *sent,
+        *_freed_lines(execution),
         f"written back {', '.join([*names, *stars]) or 'nothing is assigned'}",
         "             and every object above that the cell changes",
         "Nothing was started.",
     ]
     return "\n".join(lines)
+
+
+def _freed_lines(execution: Execution) -> list[str]:
+    """Return a line on the memory of GPUs that the notebook frees while the ranks run, if any."""
+    if not (execution.options.waits_here and execution.placement.on_accelerators):
+        return []
+    freed = [block for block in execution.bundle.table.blocks if freeable(block) is not None]
+    total = format_bytes(sum(block.nbytes for block in freed))
+    return [f"freed        {total} of the notebook's GPU memory, until the end"] if freed else []
 
 
 def _mesh_lines(options: RunOptions, world_size: int) -> list[str]:

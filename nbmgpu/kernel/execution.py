@@ -25,6 +25,7 @@ from nbmgpu.runs.failure import exception_of, plain
 from nbmgpu.runs.folder import new_run_id, runs_root
 from nbmgpu.runs.number_topics import SAME_WORK
 from nbmgpu.serialization import Bundle, serialize
+from nbmgpu.serialization.device_memory import restore_waiting
 from nbmgpu.strategies import profile_of
 from nbmgpu.strategies.mesh_sizes import format_mesh, mesh_sizes
 from nbmgpu.strategies.profiles import COMPILER_MODULES
@@ -97,6 +98,7 @@ class Execution:
             StrategyError: the strategy cannot train with these options.
             SerializationError: a value cannot be sent to the ranks.
         """
+        restore_waiting()
         self.cell = read_cell(self.source, self.namespace, self.context.transform)
         self.options = with_plan(self.options, self.namespace)
         resumed = with_checkpoint(self.options, self.source, self.context.notebook)
@@ -167,6 +169,8 @@ class Execution:
                 self.bundle, self._notices(storage.bundle.notice), self._imports_of_strategy()
             )
             self._launched.continue_curves(earlier_curves(self.options))
+            if self.options.waits_here and self.placement.on_accelerators:
+                self.bundle.free_device_memory()
         except BaseException:
             self._release()
             raise
@@ -236,6 +240,7 @@ class Execution:
         is_stopped = self.run.is_asked_to_stop
         try:
             self._launched_run.discard()
+            self.bundle.restore_device_memory()
         except OSError as error:
             self.bundle.release()
             raise LaunchError(f"The cell has stopped, as it cannot start again: {error}") from error
@@ -274,6 +279,7 @@ class Execution:
         if not replacement.claim(failed):
             return self._follow(failed)
         self._launched_run.release(reusable=False)  # rank 0 may have written into the bundle
+        self.bundle.restore_device_memory()
         write_digest(failed)
         self._continuation["restarted"] = reason_to_restart(self.options, failed)
         resumed = options_after_failure(self.options, failed)
@@ -308,6 +314,7 @@ class Execution:
         broken: Exception | None = None
         try:
             self.sync()
+            self.bundle.restore_device_memory()
             results = WriteBack(
                 self.run,
                 self.bundle,
@@ -322,8 +329,7 @@ class Execution:
         finally:
             self._release()
             write_digest(self.run)  # lists of runs then need not read all events
-        cause = exception_of(self.run) or broken
-        if cause is not None:
+        if (cause := exception_of(self.run) or broken) is not None:
             raise cause
 
     def abandon(self) -> None:
@@ -331,9 +337,14 @@ class Execution:
         try:
             self._launched_run.abandon()
         finally:
-            self.bundle.release()
+            self._release()
 
     def _release(self) -> None:
-        if self._launched is not None:
-            self._launched.release()
-        self.bundle.release()
+        reusable = False
+        try:
+            self.bundle.restore_device_memory()
+            reusable = True
+        finally:
+            if self._launched is not None:
+                self._launched.release(reusable)
+            self.bundle.release()

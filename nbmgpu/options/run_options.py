@@ -128,6 +128,11 @@ class RunOptions(LabelOptions, CheckpointOptions, EngineOptions, ExportOptions, 
         return self.background or self.is_detached
 
     @property
+    def waits_here(self) -> bool:
+        """Whether the kernel waits for ranks on its own machine, and uses no device meanwhile."""
+        return self.engine == "local" and not self.in_background
+
+    @property
     def time_limit(self) -> float | None:
         """Seconds after which the run is ended; None for no limit."""
         return self.timeout or (DETACHED_LIMIT if self.is_detached else None)

@@ -144,6 +144,7 @@ class AddressSpace:
         that.
         """
         self.regions = list(regions)
+        self.sent_from = [entry.device for entry in entries]
         self._gpu = gpu
         self._starts: dict[str, list[int]] = {}
         self._regions: dict[str, list[MappedRegion]] = {}

@@ -18,6 +18,7 @@ from nbmgpu.patches import PatchStack
 from . import container
 from .address_space import AddressSpace, BufferEntry, dump_table, load_table, map_regions
 from .content_snapshots import snapshot_contents
+from .device_memory import FreedMemory
 from .gc_pause import gc_paused
 from .library_overrides import overrides_in
 from .memory_blocks import CPU, Block, BlockTable
@@ -67,6 +68,7 @@ class Bundle:
     header: Any = field(default=None, repr=False)
     overrides: list[str] = field(default_factory=list)
     _storage: Storage | None = field(default=None, repr=False)
+    _freed: FreedMemory | None = field(default=None, repr=False)
 
     def allocate(self, folder: Path) -> Storage:
         """Return storage in which the bundle fits; the caller releases it after the run.
@@ -86,6 +88,22 @@ class Bundle:
             storage.close()
             raise
         self._storage = storage
+
+    def free_device_memory(self) -> None:
+        """Free what the notebook has on devices and the bundle has, until it is restored."""
+        assert self._storage is not None
+        if any(block.device != CPU for block in self.table.blocks):
+            self._freed = FreedMemory(self.table.blocks, container.read(self._storage.path).blocks)
+
+    def restore_device_memory(self) -> None:
+        """Bring back what was freed, if anything.
+
+        Raises:
+            LaunchError: a device has no memory for it.
+        """
+        if self._freed is not None:
+            self._freed.restore()
+            self._freed = None
 
     def release(self) -> None:
         """Drop all references to objects of the notebook, as an exception may keep this alive."""

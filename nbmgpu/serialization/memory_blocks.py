@@ -40,10 +40,18 @@ class Block:
     in_bundle = False
     """Whether a rank has written the bytes into the bundle instead of the result."""
 
+    moved = 0
+    """Bytes by which the memory has moved since it was pickled; see ``device_memory``."""
+
     @property
     def nbytes(self) -> int:
         """Length in bytes."""
         return self.high - self.low
+
+    @property
+    def address(self) -> int:
+        """Where the first byte is now."""
+        return self.low + self.moved
 
     def bytes(self) -> memoryview:
         """Return the bytes in CPU memory: the memory itself, or a copy of GPU memory."""
@@ -54,7 +62,7 @@ class Block:
     def as_device_tensor(self) -> Any:
         """Return the bytes of a GPU block as a uint8 tensor of shape (nbytes,)."""
         storage = next(iter(self.owners.values()))
-        start = self.low - storage.data_ptr()
+        start = self.address - storage.data_ptr()
         return untyped_bytes(storage)[start : start + self.nbytes]
 
 

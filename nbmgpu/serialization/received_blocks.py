@@ -17,10 +17,16 @@ from .threaded_copy import same_bytes
 class ReceivedBlock(Block):
     """A block that came with the bundle; its addresses are offsets from its first byte."""
 
-    def __init__(self, number: int, region: MappedRegion, before: memoryview) -> None:
-        """Create block ``number`` of the bundle; ``before`` has its original bytes."""
+    def __init__(
+        self, number: int, region: MappedRegion, before: memoryview, sent_from: str = CPU
+    ) -> None:
+        """Create block ``number`` of the bundle; ``before`` has its original bytes.
+
+        The notebook has its memory on the device ``sent_from``.
+        """
         super().__init__(f"{BUNDLE_SPACE} {number}", region.device, 0, before.nbytes, {})
         self.number = number
+        self.sent_from = sent_from
         self.region = region
         self.before = before
         self._changed: bool | None = None
@@ -52,8 +58,9 @@ class ReceivedTable(BlockTable):
         """Map the bundle again, for the original bytes of its blocks."""
         super().__init__()
         before = container.read(received.path).blocks
-        numbered = enumerate(zip(received.memory.regions, before, strict=True))
-        self._received = [ReceivedBlock(i, region, raw) for i, (region, raw) in numbered]
+        memory = received.memory
+        parts = zip(memory.regions, before, memory.sent_from, strict=True)
+        self._received = [ReceivedBlock(number, *part) for number, part in enumerate(parts)]
         spans = ((block.region.span(), block) for block in self._received)
         self._spans = sorted((s for s in spans), key=lambda entry: entry[0])
         self._starts = [span[:2] for span, _ in self._spans]

@@ -114,12 +114,12 @@ class _NotebookRegion(MappedRegion):
         arrays = [owner for owner in owners if isinstance(owner, np.ndarray)]
         if not all(map(self._holds, self._storages)) or not all(map(self._is_in, arrays)):
             raise ValueError("a tensor or array has been resized while the cell ran")
-        self.addresses = block.low, block.high
+        self.addresses = block.address, block.address + block.nbytes
         self.written = {storage.data_ptr() for storage in self._storages if raw.nbytes}
 
     def _holds(self, storage: Any) -> bool:
-        start, block = storage.data_ptr(), self._block
-        return bool(start < block.high and block.low < start + storage.nbytes())
+        start, low = storage.data_ptr(), self._block.address
+        return bool(start < low + self._block.nbytes and low < start + storage.nbytes())
 
     def _is_in(self, array: np.ndarray[Any, Any]) -> bool:
         low, high = np.lib.array_utils.byte_bounds(array)
@@ -140,7 +140,7 @@ class _NotebookRegion(MappedRegion):
         return self._block.bytes()
 
     def storage(self, offset: int, nbytes: int, item: int) -> tuple[Any, int]:
-        low = self._block.low + offset
+        low = self._block.address + offset
         for storage in self._storages:
             start = storage.data_ptr()
             inside = start <= low and low + nbytes <= start + storage.nbytes()

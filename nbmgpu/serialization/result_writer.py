@@ -21,7 +21,7 @@ from .content_snapshots import contents_unchanged
 from .file_layout import LARGE
 from .flat_encoding import PLAIN_TYPES, FlatStates
 from .gc_pause import gc_paused
-from .memory_blocks import Block, BlockTable
+from .memory_blocks import CPU, Block, BlockTable
 from .object_state import (
     VALUE_TYPES,
     State,
@@ -286,8 +286,12 @@ def save_result(
 def _rewrite_bundle(
     received: ReceivedBundle, blocks: Iterable[Block], is_exclusive: Callable[[int], bool]
 ) -> None:
-    """Write the changed bytes of the notebook's memory into the bundle, if that is allowed."""
-    changed = [block for block in blocks if isinstance(block, ReceivedBlock) and block.nbytes]
+    """Write the changed bytes of the notebook's memory into the bundle, if that is allowed.
+
+    What the notebook has on a GPU stays as it was sent: see ``device_memory``.
+    """
+    received_blocks = (block for block in blocks if isinstance(block, ReceivedBlock))
+    changed = [b for b in received_blocks if b.nbytes and b.sent_from == CPU]
     nbytes = sum(block.nbytes for block in changed)
     if nbytes < LARGE or not container.can_rewrite(received.path, received.owner):
         return

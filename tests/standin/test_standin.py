@@ -92,6 +92,22 @@ def test_idioms_have_the_numbers_of_one_device(
     assert " passed" in result.stdout
 
 
+@pytest.mark.slow
+def test_the_notebooks_memory_is_free_while_ranks_run(environment) -> None:
+    script = str(TESTS / "standin" / "freed_memory.py")
+    result = run(environment | {"STANDIN_MEMORY": str(1 << 26)}, script)
+    assert result.returncode == 0, result.stderr[-3000:]
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found["plan"] == ["freed        2.2 MiB of the notebook's GPU memory, until the end"]
+    assert found["freed"] == found["used"], "all that the cell reads in full"
+    assert found["trained"], "results come home into the notebook's tensors and views of them"
+    assert found["kept"], "after an exception, the notebook has what it had"
+    assert found["error"] == "1000.0"
+    assert found["restarted"]
+    assert "are not on their GPU again: it is full" in found["full"]
+    assert found["later"], "the next cell brings them back"
+
+
 OUT_OF_MEMORY = """
 import nbmgpu, torch
 cell = "large = torch.zeros(1 << 20, device='standin')"
