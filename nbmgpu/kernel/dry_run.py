@@ -43,7 +43,7 @@ def plan_text(execution: Execution) -> str:
 
 def _freed_lines(execution: Execution) -> list[str]:
     """Return a line on the memory of GPUs that the notebook frees while the ranks run, if any."""
-    if not (execution.options.waits_here and execution.placement.on_accelerators):
+    if not execution.frees_devices:
         return []
     freed = [block for block in execution.bundle.table.blocks if freeable(block) is not None]
     total = format_bytes(sum(block.nbytes for block in freed))

@@ -169,12 +169,17 @@ class Execution:
                 self.bundle, self._notices(storage.bundle.notice), self._imports_of_strategy()
             )
             self._launched.continue_curves(earlier_curves(self.options))
-            if self.options.waits_here and self.placement.on_accelerators:
-                self.bundle.free_device_memory()
+            if self.frees_devices:
+                self._launched.free_device_memory(self.bundle)
         except BaseException:
             self._release()
             raise
         return self.run
+
+    @property
+    def frees_devices(self) -> bool:
+        """Whether the notebook's memory of GPUs is free while the ranks run."""
+        return self.options.waits_here and self.placement.on_accelerators
 
     def _notices(self, bundle_notice: str) -> dict[str, str]:
         """Return what to report about the launch, by topic; usually empty texts."""
@@ -240,7 +245,6 @@ class Execution:
         is_stopped = self.run.is_asked_to_stop
         try:
             self._launched_run.discard()
-            self.bundle.restore_device_memory()
         except OSError as error:
             self.bundle.release()
             raise LaunchError(f"The cell has stopped, as it cannot start again: {error}") from error
@@ -279,7 +283,6 @@ class Execution:
         if not replacement.claim(failed):
             return self._follow(failed)
         self._launched_run.release(reusable=False)  # rank 0 may have written into the bundle
-        self.bundle.restore_device_memory()
         write_digest(failed)
         self._continuation["restarted"] = reason_to_restart(self.options, failed)
         resumed = options_after_failure(self.options, failed)
@@ -314,7 +317,7 @@ class Execution:
         broken: Exception | None = None
         try:
             self.sync()
-            self.bundle.restore_device_memory()
+            self._launched_run.restore_device_memory()
             results = WriteBack(
                 self.run,
                 self.bundle,
@@ -337,14 +340,9 @@ class Execution:
         try:
             self._launched_run.abandon()
         finally:
-            self._release()
+            self.bundle.release()
 
     def _release(self) -> None:
-        reusable = False
-        try:
-            self.bundle.restore_device_memory()
-            reusable = True
-        finally:
-            if self._launched is not None:
-                self._launched.release(reusable)
-            self.bundle.release()
+        if self._launched is not None:
+            self._launched.release()
+        self.bundle.release()

@@ -16,12 +16,14 @@ from nbmgpu.runs.folder import COLLECTED_FILE
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.undo_log import undo
 from nbmgpu.runs.view import QUEUED
+from nbmgpu.serialization import device_memory
 from nbmgpu.serialization.storage import Storage
 
 if TYPE_CHECKING:
     from nbmgpu.engines.base import Engine, RunHandle
     from nbmgpu.runs.record import RunRecord
     from nbmgpu.serialization import Bundle
+    from nbmgpu.serialization.device_memory import FreedMemory
     from nbmgpu.serialization.stored_bundle import StoredBundle
 
 POINTS = 10_000
@@ -43,6 +45,7 @@ class LaunchedRun:
         self._events: EventWriter | None = None
         self._handle: RunHandle | None = None
         self._status = ""
+        self._freed: FreedMemory | None = None
 
     @classmethod
     def create(
@@ -96,6 +99,20 @@ class LaunchedRun:
         except BaseException:  # otherwise ranks would wait for the bundle forever
             self.abandon()
             raise
+
+    def free_device_memory(self, bundle: Bundle) -> None:
+        """Free the notebook's memory of devices that is in ``bundle``, until the run is over."""
+        self._freed = bundle.free_device_memory()
+
+    def restore_device_memory(self) -> None:
+        """Bring back what was freed, if anything.
+
+        Raises:
+            LaunchError: a device has no memory for it.
+        """
+        freed, self._freed = self._freed, None
+        if freed is not None:
+            freed.restore()
 
     def continue_curves(self, curves: Mapping[str, Curve]) -> None:
         """Begin the run's curves, by metric, with those of the run that it resumes."""
@@ -160,15 +177,23 @@ class LaunchedRun:
             shutil.rmtree(self.run.folder, ignore_errors=True)
 
     def release(self, reusable: bool = True) -> None:
-        """Release the storage, mark the run as collected and close its events."""
-        if self._storage is not None:
-            storage, self._storage = self._storage, None
-            in_use = not self.run.over  # by ranks that did not end
-            self._engine.release(storage, in_use=in_use or not reusable)
-        with suppress(OSError):  # the disk is full, or the folder was removed
-            (self.run.folder / COLLECTED_FILE).touch()
-        if self._events is not None:
-            self._events.close()
+        """Release the storage, mark the run as collected and close its events.
+
+        Raises:
+            LaunchError: see ``restore_device_memory``.
+        """
+        try:
+            self.restore_device_memory()
+        finally:
+            if self._storage is not None:
+                storage, self._storage = self._storage, None
+                in_use = not self.run.over  # by ranks that did not end
+                reusable &= not device_memory.waiting  # whose bytes may be in this storage
+                self._engine.release(storage, in_use=in_use or not reusable)
+            with suppress(OSError):  # the disk is full, or the folder was removed
+                (self.run.folder / COLLECTED_FILE).touch()
+            if self._events is not None:
+                self._events.close()
 
     def _emit(self, kind: type[Event], **fields: Any) -> None:
         if self._events is not None:

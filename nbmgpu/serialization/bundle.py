@@ -68,7 +68,6 @@ class Bundle:
     header: Any = field(default=None, repr=False)
     overrides: list[str] = field(default_factory=list)
     _storage: Storage | None = field(default=None, repr=False)
-    _freed: FreedMemory | None = field(default=None, repr=False)
 
     def allocate(self, folder: Path) -> Storage:
         """Return storage in which the bundle fits; the caller releases it after the run.
@@ -89,21 +88,12 @@ class Bundle:
             raise
         self._storage = storage
 
-    def free_device_memory(self) -> None:
-        """Free what the notebook has on devices and the bundle has, until it is restored."""
+    def free_device_memory(self) -> FreedMemory | None:
+        """Free what the notebook has on devices, after ``write``; None if it has nothing there."""
         assert self._storage is not None
-        if any(block.device != CPU for block in self.table.blocks):
-            self._freed = FreedMemory(self.table.blocks, container.read(self._storage.path).blocks)
-
-    def restore_device_memory(self) -> None:
-        """Bring back what was freed, if anything.
-
-        Raises:
-            LaunchError: a device has no memory for it.
-        """
-        if self._freed is not None:
-            self._freed.restore()
-            self._freed = None
+        if all(block.device == CPU for block in self.table.blocks):
+            return None
+        return FreedMemory(self.table.blocks, container.read(self._storage.path).blocks)
 
     def release(self) -> None:
         """Drop all references to objects of the notebook, as an exception may keep this alive."""
