@@ -111,8 +111,13 @@ class LaunchedRun:
             LaunchError: a device has no memory for it.
         """
         freed, self._freed = self._freed, None
-        if freed is not None:
+        if freed is None:
+            return
+        try:
             freed.restore()
+        except LaunchError as error:  # an exception of the cell may take precedence
+            self.notice("gpu-memory", str(error))
+            raise
 
     def continue_curves(self, curves: Mapping[str, Curve]) -> None:
         """Begin the run's curves, by metric, with those of the run that it resumes."""
