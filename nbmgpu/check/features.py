@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
+import torch
+
 from .cells import LANGUAGE, MLP, STEP, TRAIN, TRANSFORMER
 from .check import Check, CheckSkipped, Finding
 from .comparison import Cell, compare, float32_precision, notebook, run_on_ranks
 from .setting import Setting
+
+LARGE = 1 << 26
+"""Elements, and bytes, of a tensor of the notebook."""
 
 CONV = """
 model = nn.Sequential(
@@ -93,6 +100,7 @@ def checks() -> list[Check]:
         *(_check(cell) for cell in ANYWHERE),
         *(_check(cell, gpu=True) for cell in (*ON_GPU, FLASH)),
         Check("features", "results come back in place, on their device", _results_in_place),
+        Check("features", "the notebook's memory is free meanwhile", _memory_is_free),
         Check("features", "a compiled step of --compile", _compile_option, quick=False),
     ]
 
@@ -114,11 +122,37 @@ def _compile_option(setting: Setting) -> Finding:
 def _results_in_place(setting: Setting) -> Finding:
     names = notebook(Cell("", MLP, TRAIN), setting)
     weights = list(names["model"].parameters())
-    before = [(id(w), w.data_ptr(), w.device) for w in weights]
+    before = [(id(w), w.device) for w in weights]
     with float32_precision():
         run_on_ranks(TRAIN, names, setting)
-    after = [(id(w), w.data_ptr(), w.device) for w in names["model"].parameters()]
+    after = [(id(w), w.device) for w in names["model"].parameters()]
     assert before == after, "parameters are other tensors, or on another device, after the run"
     states = {s["momentum_buffer"].device.type for s in names["opt"].state.values()}
     assert states == {setting.device}, f"optimizer states came back on {states}"
     return Finding(f"parameters and states on {weights[0].device}")
+
+
+def _memory_is_free(setting: Setting) -> Finding:
+    """Check that the notebook's memory of the GPU is free while the ranks run."""
+    if not setting.gpus:
+        raise CheckSkipped("needs a GPU")
+    large = torch.arange(LARGE, dtype=torch.uint8, device=setting.device)
+    seen: list[int] = []
+    before, over = torch.cuda.memory_allocated(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.005):
+            seen.append(torch.cuda.memory_allocated())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        run_on_ranks("total = large.sum()", {"large": large}, setting)
+    finally:
+        over.set()
+        thread.join()
+    freed = before - min(seen, default=before)
+    assert freed >= large.nbytes, f"{freed} of {large.nbytes} bytes were free during the run"
+    expected = torch.arange(LARGE, dtype=torch.uint8, device=setting.device)
+    assert torch.equal(large, expected), "the tensor has other values after the run"
+    return Finding(f"{freed >> 20} MiB were free during the run")
