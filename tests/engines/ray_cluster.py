@@ -75,15 +75,18 @@ class RayCluster:
 
     Attributes:
         address: of the cluster.
+        client_address: for machines that are no nodes of it.
     """
 
     def __init__(self) -> None:
         """Start the head."""
         self._folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: it has sockets
         self.address = f"127.0.0.1:{free_port()}"
+        self.client_address = f"ray://127.0.0.1:{free_port()}"
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._start(
             "head", "", "--head", f"--port={self.address.partition(':')[2]}",
+            f"--ray-client-server-port={self.client_address.rpartition(':')[2]}",
             "--include-dashboard=false", f"--temp-dir={self._folder}/t", "--num-cpus=0",
         )  # fmt: skip
 

@@ -56,6 +56,12 @@ def test_the_numbers_are_those_of_one_device(strategy: str) -> None:
     assert {view.host for view in result.run.view.ranks} == {"apart1", "apart2"}
 
 
+def test_this_machine_need_not_be_a_node(cluster: RayCluster) -> None:
+    option = (f"address={cluster.client_address}",)
+    result = assert_equal(BY_NAME["AdamW"], engine_option=option, **ON_TWO_NODES)
+    assert {view.host for view in result.run.view.ranks} == {"apart1", "apart2"}
+
+
 def test_results_logs_and_curves_come_from_a_node_that_sees_no_files() -> None:
     Path("beside.py").write_text("VALUE = 17\n")
     namespace = {"__name__": "__main__", "model": torch.nn.Linear(1, 1), "nbmgpu": nbmgpu}
