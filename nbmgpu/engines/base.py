@@ -107,6 +107,16 @@ class Engine(RunControl, Protocol):
         """
         ...
 
+    def hand_on(self, held: Run, run: Run | None) -> RunHandle:
+        """Let the ranks that are held since the run ``held`` run that of ``run``; None ends them.
+
+        Only for engines that accept ``--hold``.
+
+        Raises:
+            LaunchError: they cannot be reached.
+        """
+        raise NotImplementedError
+
     def send_bundle(self, run: Run) -> None:
         """Bring the bundle, now complete in its storage, to ranks that do not see that storage."""
 

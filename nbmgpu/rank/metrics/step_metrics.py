@@ -48,6 +48,10 @@ class StepMetrics:
         self.optimizer_timer = OptimizerStepTimer(device)
         self.throughput = Throughput(recorder)
 
+    def begin_run(self) -> None:
+        """Count the calls of ``log`` anew."""
+        self._calls.clear()
+
     def record_loss(self, losses: ReadableLosses) -> None:
         """Record the loss of a backward pass."""
         progress, loss = self._progress, losses.logged.detach()
