@@ -22,6 +22,7 @@ from nbmgpu.report.digest import write_digest
 from nbmgpu.runs import replacement
 from nbmgpu.runs.failure import exception_of, plain
 from nbmgpu.runs.folder import new_run_id, runs_root
+from nbmgpu.runs.held_ranks import are_held
 from nbmgpu.runs.number_topics import SAME_WORK
 from nbmgpu.serialization import Bundle, serialize
 from nbmgpu.strategies import profile_of
@@ -323,9 +324,9 @@ class Execution:
         except Exception as error:
             broken = error  # an exception of the run takes precedence
         finally:
-            if (held := held_ranks.keep(self, result)) is not None:
-                self._launched_run.notice("held", notices.HELD.format(held.describe()))
-            self._release(reusable=held is None)
+            if text := held_ranks.keep(self, result):
+                self._launched_run.notice("held", text)
+            self._release(reusable=not are_held(self.run.folder))
             write_digest(self.run)  # lists of runs then need not read all events
         cause = exception_of(self.run) or broken
         if cause is not None:

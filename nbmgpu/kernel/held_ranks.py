@@ -15,6 +15,8 @@ from nbmgpu.options.run_options import DEFAULTS, RunOptions
 from nbmgpu.runs.held_ranks import are_held
 from nbmgpu.serialization import HeldObjects, by_key
 
+from . import notices
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -189,21 +191,24 @@ def refuse(what: str) -> None:
         raise OptionError(format_message(f"{what} while ranks are held", instead=RELEASE))
 
 
-def keep(execution: Execution, result: RankZeroResult | None) -> HeldRanks | None:
+def keep(execution: Execution, result: RankZeroResult | None) -> str:
     """Hold the ranks of a run that is over for the next cells, if they are there.
 
     Args:
         execution: its results have been written back.
         result: what it has returned; None if that is unknown, and what the ranks hold with it.
+
+    Returns:
+        What to tell the user about that; usually nothing.
     """
     global _held
     earlier, _held = execution.held, None
     run, namespace, bundle = execution.run, execution.namespace, execution.bundle
-    if not are_held(run.folder):
-        return None
-    if result is None:
+    if are_held(run.folder) and result is None:
         get_engine(execution.options.engine).hand_on(run, None)
-        return None
+    if not are_held(run.folder) or result is None:
+        is_later_cell = earlier is not None and execution.options.hold
+        return notices.HELD_UNTIL_NOW if is_later_cell else ""
     known = by_key(bundle.originals, bundle.number)
     staying = by_key(dict.fromkeys(result.held), bundle.number)
     objects = {key: known[key] for key in staying}
@@ -221,7 +226,7 @@ def keep(execution: Execution, result: RankZeroResult | None) -> HeldRanks | Non
         tensor_versions(objects),
         result.held_bytes,
     )
-    return _held
+    return notices.HELD.format(_held.describe())
 
 
 def tensor_versions(objects: dict[int, Any]) -> dict[int, int]:

@@ -49,6 +49,9 @@ RESTARTED_TO_DIVIDE = (
     "its modules. For none of that: %%mgpu --exact never"
 )
 
+HELD_UNTIL_NOW = (
+    "The ranks that were held have ended with this cell; %%mgpu --hold starts new ones."
+)
 HELD = (
     "{} %mgpu release writes models and optimizers back and ends the ranks; %mgpu release "
     "--discard only ends them."

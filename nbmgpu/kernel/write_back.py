@@ -125,7 +125,7 @@ class WriteBack:
             instead = "the cell again with more memory free, or --pull with the names you need"
             raise ResultsError(format_message(what, allowed, instead)) from error
         for name, reason in {**restored.lost, **restored.refused}.items():
-            if reason == STAYS and name != VALUE:
+            if reason.endswith(STAYS) and name != VALUE:
                 continue  # the notice about the ranks names it
             what = "The value of the last line" if name == VALUE else f"`{name}`"
             self.notice(f"lost:{name}", f"{what} did not come back: {reason}.")

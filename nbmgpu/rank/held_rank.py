@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,16 +41,32 @@ POLL = 0.01
 """Seconds between two looks for the next run."""
 
 
-def agrees_to_hold(rank: PreparedRank, outcome: Outcome) -> bool:
-    """Return whether the rank stays for the next cell, as all ranks do; collective.
+@dataclass(frozen=True)
+class CommonEnd:
+    """What all ranks with ``--hold`` know of each other at the end of the cell.
 
-    It does so after a cell that has failed if all ranks have failed at the same point, and in the
-    notebook's own code: then they have the same model, and none of them is within a collective.
+    Attributes:
+        is_held: whether they stay for the next cell.
+        is_same_failure: whether they do not, but have all failed at the same point, so that the
+            model can be gathered: what earlier cells have trained is not lost.
+    """
+
+    is_held: bool = False
+    is_same_failure: bool = False
+
+
+def common_end(rank: PreparedRank, outcome: Outcome) -> CommonEnd:
+    """Return how the cell has ended on all ranks; collective.
+
+    Ranks also stay after a cell that has failed at the same point on all of them, in the notebook's
+    own code: they have the same model, and none of them is within a call of it.
     """
     if not rank.run.record.options.holds:
-        return False
+        return CommonEnd()
     interrupted = rank.interrupts is not None and rank.interrupts.has_received
-    return broadcast.agree("" if interrupted else _ending(rank.session, outcome.error))
+    is_same = broadcast.agree("" if interrupted else _ending(rank.session, outcome.error))
+    stays = is_same and (outcome.error is None or _is_in_notebook(outcome.error))
+    return CommonEnd(stays, is_same and not stays)
 
 
 def _ending(session: TrainingSession, error: BaseException | None) -> str:
@@ -58,13 +75,17 @@ def _ending(session: TrainingSession, error: BaseException | None) -> str:
     steps = f"after {progress.backwards_begun} passes"
     if error is None:
         return f"finished {steps}" if session.rank_info.shards_data else "finished"
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    names = [frame.f_globals.get("__name__") for frame in frames]
-    own = names[names.index("__main__") :] if "__main__" in names else []
-    is_between_steps = progress.backwards_begun == progress.backwards
-    if not isinstance(error, Exception) or {*own} != {"__main__"} or not is_between_steps:
+    if not isinstance(error, Exception) or progress.backwards_begun != progress.backwards:
         return ""
-    return f"{type(error).__name__} in line {frames[-1].f_lineno} {steps}"
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    return f"{type(error).__name__} in line {line} of {frame.f_code.co_name} {steps}"
+
+
+def _is_in_notebook(error: BaseException) -> bool:
+    """Return whether ``error`` comes from the notebook's own code, not called by a library."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    names = [frame.f_globals.get("__name__") for frame in frames]
+    return "__main__" in names and {*names[names.index("__main__") :]} == {"__main__"}
 
 
 def staying_objects(session: TrainingSession, received: ReceivedBundle) -> StayingObjects:

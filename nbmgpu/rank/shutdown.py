@@ -61,20 +61,21 @@ def finish(rank: PreparedRank, outcome: Outcome) -> Finished:
         emit_measurements(events, limit, timer, rank.memory_usage)
     if outcome.error is None:
         broadcast.mark_finished()  # first: ranks may be waiting for this one
-    is_held = held_rank.agrees_to_hold(rank, outcome)
-    if outcome.error is None and not is_held:
+    end = held_rank.common_end(rank, outcome)
+    if outcome.error is None and not end.is_held:
         outcome = _finish_strategy(session.strategy, outcome)
     if session.rank_info.rank == 0:
         with suppress(OSError):  # disk full, or folder deleted: results depend on neither
             write_atomically(rank.run.folder / COLLECTING_FILE, "")
-    if stopped and rank.interrupts is not None and rank.interrupts.stopped_together:
+    together = stopped and rank.interrupts is not None and rank.interrupts.stopped_together
+    if together or end.is_same_failure:
         session.strategy.finish()
     with suppress(OSError):
         _report_end(rank, outcome, stopped)
     if rank.checkpointer is not None:
         rank.checkpointer.close(failed=outcome.error is not None)
     staying = NOTHING_STAYS
-    if is_held:
+    if end.is_held:
         session.pause()
         staying = held_rank.staying_objects(session, rank.received)
     else:
@@ -92,7 +93,7 @@ def finish(rank: PreparedRank, outcome: Outcome) -> Finished:
     state = "stopped" if stopped else "failed" if outcome.error else "finished"
     location = failures.location_in_cell(outcome.error, rank.run.cell) if outcome.error else ""
     events.emit(Status, state=state, detail=location if stopped else "")
-    return Finished(int(outcome.error is not None), is_held)
+    return Finished(int(outcome.error is not None), end.is_held)
 
 
 def _finish_without_device(rank: PreparedRank, outcome: Outcome, error: RuntimeError) -> int:

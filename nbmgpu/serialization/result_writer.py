@@ -89,7 +89,7 @@ class _Result:
         if value in self.staying:
             self.lost[name] = STAYS
             return
-        path, unpicklable = find_unpicklable(name, value, self.probe)
+        path, unpicklable = find_unpicklable(name, value, self.probe, self.staying.__contains__)
         where = "" if path == name else f"`{path}`: "
         self.lost[name] = where + reason_of(self.probe(unpicklable) or PICKLES_ALONE)
 

@@ -174,15 +174,45 @@ def test_a_model_that_the_notebook_has_changed_meanwhile_is_refused() -> None:
     nbmgpu.release(discard=True)
 
 
-def test_a_cell_that_fails_ends_the_ranks() -> None:
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero2", "tp"])
+def test_a_cell_that_fails_within_the_model_brings_it_home(strategy: str) -> None:
+    expected, names = notebook(), notebook()
+    exec(TRAIN, expected)
+    run(TRAIN, names, strategy=strategy, gpus=2, hold=True)
+    held = held_ranks.current()
+    assert held is not None
+    with pytest.raises(RuntimeError, match=r"shapes cannot be multiplied|size"):
+        run("with torch.no_grad():\n    model(torch.ones(2, 5))", names)
+    assert held_ranks.current() is None
+    last = nbmgpu.find_run()
+    last.refresh()
+    assert "have ended with this cell" in last.view.notices["held"].text
+    states = [each["model"].state_dict() for each in (names, expected)]
+    torch.testing.assert_close(*states, **TOLERANCE)
+    assert type(names["model"][0].weight) is nn.Parameter
+
+
+def test_a_cell_that_fails_on_one_rank_ends_the_ranks() -> None:
     names = notebook()
     run(TRAIN, names, strategy="ddp", gpus=2, hold=True)
     held = held_ranks.current()
     assert held is not None
     with pytest.raises(ZeroDivisionError):
-        run("1 / 0", names)
+        run("import os\n1 / int(os.environ['RANK'])", names)
     assert held_ranks.current() is None
     assert held.has_ended
+
+
+def test_a_state_dict_of_shards_is_there_in_the_next_cell_and_comes_home() -> None:
+    expected, names = notebook(), notebook()
+    exec(TRAIN, expected)
+    run(f"{TRAIN}\nstate = model.state_dict()", names, strategy="fsdp", gpus=2, hold=True)
+    assert "state" not in names
+    run("norm = sum(value.norm() for value in state.values()).item()", names)
+    norm = sum(value.norm() for value in expected["model"].state_dict().values()).item()
+    assert names["norm"] == pytest.approx(norm, rel=1e-5)
+    nbmgpu.release()
+    torch.testing.assert_close(names["state"], expected["model"].state_dict(), **TOLERANCE)
 
 
 @pytest.mark.parametrize(
