@@ -11,6 +11,7 @@ Kernel, ranks and readers of a run share nothing but the run folder.  An engine 
   ``Ended`` to ``events/launcher.jsonl``, obeys the ``stop`` file, and ends all ranks when one
   fails: ``nbmgpu.engines.supervision`` does all that for ranks it can poll and signal;
 - *transport*, where ranks do not see the kernel's files: ``send_bundle`` and ``sync``;
+- *held ranks*, if it accepts ``--hold``, as that of this machine does: ``hand_on``;
 - *liveness and stop* for readers in other processes: ``is_alive`` and ``stop``.
 """
 

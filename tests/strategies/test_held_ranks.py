@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import nbmgpu
 from nbmgpu.errors import OptionError
 from nbmgpu.kernel import held_ranks
 from nbmgpu.options.hold_options import STRATEGIES
+from nbmgpu.report.digest import line_of
 
 TRAIN = """
 for x, y in loader:
@@ -213,6 +216,40 @@ def test_a_state_dict_of_shards_is_there_in_the_next_cell_and_comes_home() -> No
     assert names["norm"] == pytest.approx(norm, rel=1e-5)
     nbmgpu.release()
     torch.testing.assert_close(names["state"], expected["model"].state_dict(), **TOLERANCE)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_files_logs_and_metrics_are_those_of_each_cell(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = notebook() | {"nbmgpu": nbmgpu}
+    source = (
+        "torch.save(model.state_dict(), 'weights.pt')\n"
+        "with open('lines', 'a') as file: file.write('line\\n')\n"
+        "nbmgpu.log(accuracy=0.5)\nprint('printed')"
+    )
+    first = run(TRAIN + source, names, strategy=strategy, gpus=2, hold=True)
+    second = run(source, names)
+    third = run(TRAIN + source, names)
+    for each in (first, second, third):
+        assert each.log() == "printed\n"
+        assert each.log(1) == "printed\n"
+    assert list(second.metrics.columns) == ["accuracy"]
+    assert (*third.metrics["loss"].index,) == (*first.metrics["loss"].index,)
+    assert (tmp_path / "lines").read_text() == "line\n" * 3, "rank 0 alone writes"
+    nbmgpu.release()
+    torch.testing.assert_close(torch.load(tmp_path / "weights.pt"), names["model"].state_dict())
+
+
+def test_lists_of_runs_show_the_memory_and_a_held_run_is_not_deleted() -> None:
+    first = run(TRAIN, notebook(), strategy="fsdp", gpus=2, hold=True)
+    assert re.search(r", ranks held: \d+ MiB$", line_of(first).headline)
+    with pytest.raises(OptionError, match="held for the next cell"):
+        first.delete()
+    nbmgpu.release(discard=True)
+    assert "held" not in line_of(first).headline
+    first.delete()
 
 
 @pytest.mark.parametrize(
