@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from .advisor import advise
-    from .api import LaunchResult, attach, compare_runs, export, launch, log, run, share
+    from .api import LaunchResult, attach, compare_runs, export, launch, log, release, run, share
     from .comparison import Comparison, compare, scale
     from .runs.run import Run, find_run, list_runs
     from .ui.picker import picker
@@ -37,6 +37,7 @@ __all__ = [
     "list_runs",
     "log",
     "picker",
+    "release",
     "run",
     "scale",
     "share",
@@ -71,7 +72,17 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
 
 _PUBLIC_NAMES = {
     ".advisor": ("advise",),
-    ".api": ("LaunchResult", "attach", "compare_runs", "export", "launch", "log", "run", "share"),
+    ".api": (
+        "LaunchResult",
+        "attach",
+        "compare_runs",
+        "export",
+        "launch",
+        "log",
+        "release",
+        "run",
+        "share",
+    ),
     ".comparison": ("compare", "last_comparison", "scale"),
     ".kernel.executor": ("last_run",),
     ".runs.run": ("Run", "find_run", "list_runs"),

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import OptionError, format_message
-from .kernel import executor
+from .kernel import executor, held_ranks
+from .kernel import release as releasing
 from .kernel.execution import Execution
 from .kernel.executor import execute, interrupts_of_attach, monitor, take_over, wait_for_results
 from .kernel.in_rank import metrics_log, shared_batches
@@ -71,8 +72,8 @@ def run(source: str, namespace: dict[str, Any] | None = None, **options: Any) ->
     """
     if namespace is None:
         namespace = sys._getframe(1).f_globals
-    chosen = RunOptions.of(**options)
-    execution = Execution(source, namespace, chosen, NotebookContext.current())
+    chosen, held = held_ranks.adopt(RunOptions.of(**options))
+    execution = Execution(source, namespace, chosen, NotebookContext.current(), held=held)
     return execute(execution, LiveOutput)
 
 
@@ -100,7 +101,8 @@ def launch(function: Callable[..., Any], *args: Any, **options: Any) -> LaunchRe
     if chosen.in_background or chosen.dry_run or chosen.export:
         what = "nbmgpu.launch waits for the function's result"
         raise OptionError(format_message(what, instead="nbmgpu.run(..., background=True)"))
-    execution = Execution(source, call, chosen, NotebookContext.current())
+    chosen, held = held_ranks.adopt(chosen)
+    execution = Execution(source, call, chosen, NotebookContext.current(), held=held)
     finished = execute(execution, LiveOutput)
     assert finished is not None
     ranks = range(finished.record.world_size)
@@ -127,6 +129,23 @@ def attach(name: str = "") -> Run:
         return monitor(run, LiveOutput)
     with interrupts_of_attach(execution):
         return wait_for_results(execution, run, LiveOutput)
+
+
+def release(discard: bool = False) -> Run | None:
+    """End the ranks that are held since a run with ``hold=True``, and write back what they hold.
+
+    Args:
+        discard: whether models and optimizers of the ranks are dropped; the notebook's stay as they
+            were before the run.
+
+    Returns:
+        The run that has written them back; None with ``discard``.
+
+    Raises:
+        OptionError: no ranks are held.
+        BaseException: see ``run``.
+    """
+    return releasing.release(LiveOutput, discard)
 
 
 def compare_runs(*runs: str | Run) -> RunComparison:

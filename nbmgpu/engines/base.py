@@ -11,6 +11,7 @@ Kernel, ranks and readers of a run share nothing but the run folder.  An engine 
   ``Ended`` to ``events/launcher.jsonl``, obeys the ``stop`` file, and ends all ranks when one
   fails: ``nbmgpu.engines.supervision`` does all that for ranks it can poll and signal;
 - *transport*, where ranks do not see the kernel's files: ``send_bundle`` and ``sync``;
+- *held ranks*, if it accepts ``--hold``, as that of this machine does: ``hand_on``;
 - *liveness and stop* for readers in other processes: ``is_alive`` and ``stop``.
 """
 
@@ -106,6 +107,16 @@ class Engine(RunControl, Protocol):
             LaunchError: they cannot be started.
         """
         ...
+
+    def hand_on(self, held: Run, run: Run | None) -> RunHandle:
+        """Let the ranks that are held since the run ``held`` run that of ``run``; None ends them.
+
+        Only for engines that accept ``--hold``.
+
+        Raises:
+            LaunchError: they cannot be reached.
+        """
+        raise NotImplementedError
 
     def send_bundle(self, run: Run) -> None:
         """Bring the bundle, now complete in its storage, to ranks that do not see that storage."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Ended, Exited, Started
 from nbmgpu.runs.folder import COLLECTED_FILE, STOP_FILE
+from nbmgpu.runs.held_ranks import all_wait
 from nbmgpu.runs.run import Run
 from nbmgpu.system.processes import own_process
 
@@ -30,29 +31,35 @@ POLL_RANKS = 0.01
 
 
 def supervise(
-    run: Run, ranks: RankProcesses, events: EventWriter, termination: Termination
+    run: Run,
+    ranks: RankProcesses,
+    events: EventWriter,
+    termination: Termination,
+    ended: Iterable[tuple[int, int]] = (),
 ) -> None:
-    """Return when every rank has ended; ``termination.ending`` then says how.
+    """Return when every rank has ended, or is held; ``termination.ending`` then says how.
 
     Args:
         run: the run, opened by this process; it is read, and so it must not be used by others.
         ranks: its ranks, which have been started.
         events: the writer of ``events/launcher.jsonl``; the caller emits ``Started`` and ``Ended``.
         termination: carries out the end of the run; it may have been started already.
+        ended: what ``ranks.poll`` has returned since the run began.
     """
     timeout = run.record.options.timeout
     deadline = time.monotonic() + timeout if timeout else None
     hangs = HangMonitor(run, ranks, events)
-    wait = _waiter()
+    wait, holds = waiter(), run.record.options.holds
     while True:
-        ended = ranks.poll()
+        ended = [*ended, *ranks.poll()]
         if problem := ranks.problem():
             termination.start("failed", detail=problem)
         for rank, code in ended:
             events.emit(Exited, of_rank=rank, code=code, terminating=termination.started)
             if code != 0 or not _has_finished(run, rank):
                 termination.start("failed")
-        if not ranks.alive():
+        ended = ()
+        if not ranks.alive() or (holds and all_wait(run.folder, run.record.world_size)):
             break
         if (request := stop_request(run.folder)) is not None:
             termination.start("stopped", force=request == "force")
@@ -91,7 +98,7 @@ def stop_request(folder: Path) -> str | None:
         return None
 
 
-def _waiter() -> Callable[[], object]:
+def waiter() -> Callable[[], object]:
     """Return a function that waits until a child process ends, or until the next poll is due."""
     if not hasattr(signal, "sigtimedwait"):  # macOS
         return lambda: time.sleep(POLL_RANKS)

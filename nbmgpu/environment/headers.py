@@ -41,9 +41,13 @@ class ResultHeader:
         deleted: names that the cell has deleted.
         kept: names that are bound to the same object as before.
         tracked: how the cell has left the notebook's runs of trackers, by library.
+        held: memo indices of the notebook's objects that stay in the ranks.
+        held_bytes: bytes of models and optimizer states in this rank, if it stays.
     """
 
     random: RandomState
     deleted: list[str]
     kept: list[str]
     tracked: dict[str, Any]
+    held: list[int] = field(default_factory=list)
+    held_bytes: int = 0

@@ -16,12 +16,14 @@ from nbmgpu.advisor.picker_state import PickerController
 from nbmgpu.advisor.request import AdviceRequest
 from nbmgpu.advisor.training_objects import TrainingObjects, find_training_objects
 from nbmgpu.errors import OptionError, format_message
+from nbmgpu.formatting import format_bytes
 from nbmgpu.kernel.executor import select_run
 from nbmgpu.kernel.notebook_context import NotebookContext
 from nbmgpu.options.flags import INFO_OPTIONS
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.patches.report import patch_report
 from nbmgpu.report.digest import line_of
+from nbmgpu.report.held_memory import held_memory
 from nbmgpu.report.summary import summary_html, summary_text
 from nbmgpu.runs.run import Run, find_run, list_runs
 
@@ -72,12 +74,16 @@ def runs(_rest: str) -> pd.DataFrame:
             "name": line.labels.name,
             "tags": ", ".join(line.labels.tags),
             "notebook": line.notebook,
+            "held": format_bytes(nbytes) if (nbytes := held_memory(run.folder)) else "",
         }
-        for line in map(line_of, list_runs())
+        for run in list_runs()
+        for line in [line_of(run)]
     ]
     columns = [
         "run", "state", "strategy", "ranks", "started", "seconds", "name", "tags", "notebook"
     ]  # fmt: skip
+    if any(row["held"] for row in rows):
+        columns.insert(2, "held")
     return pd.DataFrame(rows, columns=columns).set_index("run")
 
 
@@ -100,7 +106,8 @@ def stop_text(rest: str) -> str:
     """Do what ``stop`` does; return what has come of it."""
     run = select_run(rest)
     if run.over:
-        return f"Run {run.id} has already ended: {run.state}."
+        held = " Its ranks are held: %mgpu release ends them." if held_memory(run.folder) else ""
+        return f"Run {run.id} has already ended: {run.state}.{held}"
     run.stop(force=run.is_asked_to_stop)
     state = run.wait(timeout=STOP_TIMEOUT)
     if run.over:
@@ -113,6 +120,19 @@ def stop_text(rest: str) -> str:
 
 def _owner(run: Run) -> str:
     return run.record.kernel.notebook or "another kernel"
+
+
+def release(rest: str) -> None:
+    """Write back what ranks hold, and end them; with ``--discard`` only end them.
+
+    Raises:
+        OptionError: no ranks are held, or ``rest`` has another option.
+    """
+    if unknown := [word for word in rest.split() if word != "--discard"]:
+        what = f"%mgpu release has no option {unknown[0]}"
+        raise OptionError(format_message(what, "Options: --discard", "%mgpu release"))
+    if api.release(discard=bool(rest)) is None:
+        print("The ranks have ended; the notebook's models are as before the cell with --hold.")
 
 
 def advise(rest: str) -> Advice:

@@ -9,7 +9,7 @@ from nbmgpu import comparison
 from nbmgpu.cell.source import with_magic_line
 from nbmgpu.comparison import ComparisonRunner, request
 from nbmgpu.errors import OptionError, closest_match, format_message
-from nbmgpu.kernel import executor
+from nbmgpu.kernel import executor, held_ranks
 from nbmgpu.kernel.execution import Execution
 from nbmgpu.kernel.notebook_context import NotebookContext
 from nbmgpu.options import flags
@@ -98,7 +98,8 @@ def _print_help(line: str) -> bool:
 
 
 def _execution(shell: InteractiveShell, line: str, cell: str) -> Execution:
-    return Execution(cell, shell.user_ns, RunOptions.parse(line), NotebookContext(shell))
+    options, held = held_ranks.adopt(RunOptions.parse(line))
+    return Execution(cell, shell.user_ns, options, NotebookContext(shell), held=held)
 
 
 def _runner(shell: InteractiveShell, line: str, cell: str) -> ComparisonRunner | None:
@@ -107,6 +108,7 @@ def _runner(shell: InteractiveShell, line: str, cell: str) -> ComparisonRunner |
     if kind not in request.TABLES:
         _check_misspelling(kind, rest)
         return None
+    held_ranks.refuse(f"%%mgpu {kind} needs ranks of its own, and starts none")
     return ComparisonRunner(request.parse(kind, rest), cell, shell.user_ns, NotebookContext(shell))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from nbmgpu.report.digest import write_digest
 from nbmgpu.runs import replacement
 from nbmgpu.runs.failure import exception_of, plain
 from nbmgpu.runs.folder import new_run_id, runs_root
+from nbmgpu.runs.held_ranks import are_held
 from nbmgpu.runs.number_topics import SAME_WORK
 from nbmgpu.serialization import Bundle, serialize
 from nbmgpu.serialization.device_memory import restore_waiting
@@ -31,8 +31,9 @@ from nbmgpu.strategies.mesh_sizes import format_mesh, mesh_sizes
 from nbmgpu.strategies.profiles import COMPILER_MODULES
 from nbmgpu.trackers import registry as trackers
 
-from . import notices
+from . import held_ranks, notices
 from .batch_size import batch_line
+from .dry_run import frees_devices
 from .launched_run import LaunchedRun, began
 from .notebook_context import NotebookContext
 from .resumed_options import (
@@ -42,12 +43,14 @@ from .resumed_options import (
     with_checkpoint,
 )
 from .run_record import new_record
-from .write_back import WriteBack
+from .write_back import RankZeroResult, WriteBack
 
 if TYPE_CHECKING:
     from nbmgpu.devices.placement import Placement
     from nbmgpu.engines.base import Engine
     from nbmgpu.runs.run import Run
+
+    from .held_ranks import HeldRanks
 
 
 @dataclass
@@ -63,7 +66,8 @@ class Execution:
         options: the options of the run.
         context: the IPython shell that the cell is run from.
         tracks: whether the cell logs to experiment trackers.
-        cell, placement, bundle, batch_line: set by ``prepare``.
+        held: ranks that go on with this cell; None to start new ones.
+        cell, placement, bundle: set by ``prepare``.
         value: of the cell's last line; set by ``finish``.
         taken_over: whether another call (``attach``) writes the results back.
     """
@@ -73,10 +77,10 @@ class Execution:
     options: RunOptions
     context: NotebookContext = field(default_factory=NotebookContext)
     tracks: bool = True
+    held: HeldRanks | None = None
     cell: Cell = field(init=False)
     placement: Placement = field(init=False)
     bundle: Bundle = field(init=False)
-    batch_line: str = field(init=False, default="")
     value: Any = field(init=False, default=None)
     taken_over: bool = field(init=False, default=False)
     _engine: Engine = field(init=False)
@@ -99,14 +103,16 @@ class Execution:
             SerializationError: a value cannot be sent to the ranks.
         """
         restore_waiting()
-        self.cell = read_cell(self.source, self.namespace, self.context.transform)
+        held = self.held
+        visible = held_ranks.visible_names(held, self.namespace)
+        self.cell = read_cell(self.source, visible, self.context.transform)
         self.options = with_plan(self.options, self.namespace)
         resumed = with_checkpoint(self.options, self.source, self.context.notebook)
         self.options, self._continuation["resumed"] = resumed.options, resumed.notice
         self._check_strategy()
-        self.placement = self._engine.place(self.options)
-        names = {n: self.namespace[n] for n in self.cell.reads if n in self.namespace}
-        self._describe()
+        self.placement = self._engine.place(self.options) if held is None else held.placement
+        names = held_ranks.names_to_send(held, self.cell.reads, self.namespace)
+        self._complete_mesh()
         header = BundleHeader(
             random=random_state.capture(),
             settings=torch_settings.capture(),
@@ -115,13 +121,13 @@ class Execution:
             sources=self.context.sources(),
             execution_count=self.context.cell_number,
         )
-        self.bundle = serialize(names, self.namespace, header)
+        self.bundle = serialize(names, self.namespace, header, held.to_send() if held else None)
 
-    def _describe(self) -> None:
-        """Say how ranks share the work: the mesh and the batch."""
-        self._complete_mesh()
+    @property
+    def batch_line(self) -> str:
+        """How ranks share the batch; empty if the cell reads no loader."""
         values = [self.namespace[n] for n in self.cell.reads if n in self.namespace]
-        self.batch_line = batch_line(values, self.options, self.placement.world_size)
+        return batch_line(values, self.options, self.placement.world_size)
 
     def _complete_mesh(self) -> None:
         """Check ``--mesh``, and let it name all dimensions, in the order of the device mesh."""
@@ -130,11 +136,6 @@ class Execution:
         if self.options.mesh or sum(size > 1 for size in sizes.values()) > 1:
             words = format_mesh(sizes).split(",")
             self.options = dataclasses.replace(self.options, mesh=tuple(words))
-
-    def _library_patches(self) -> list[str]:
-        """Return what the notebook has patched in libraries, unless the cell does that itself."""
-        names = ((name, name.rpartition(".")[2]) for name in self.bundle.overrides)
-        return [name for name, last in names if not re.search(rf"\.{last}\s*=", self.source)]
 
     def _check_strategy(self) -> None:
         profile = profile_of(self.options.strategy)
@@ -166,30 +167,27 @@ class Execution:
 
                 keep_start_of(self)
             self._launched.start(
-                self.bundle, self._notices(storage.bundle.notice), self._imports_of_strategy()
+                self.bundle,
+                self._notices(storage.bundle.notice),
+                self._imports_of_strategy(),
+                self.held.run if self.held else None,
             )
             self._launched.continue_curves(earlier_curves(self.options))
-            if self.frees_devices:
+            if frees_devices(self):
                 self._launched.free_device_memory(self.bundle)
         except BaseException:
             self._release()
             raise
         return self.run
 
-    @property
-    def frees_devices(self) -> bool:
-        """Whether the notebook's memory of GPUs is free while the ranks run."""
-        return self.options.waits_here and self.placement.on_accelerators
-
     def _notices(self, bundle_notice: str) -> dict[str, str]:
         """Return what to report about the launch, by topic; usually empty texts."""
         detached = ", ".join(f"`{name}`" for name in self.bundle.detached)
-        patches = ", ".join(f"`{name}`" for name in self._library_patches())
         return {
             "devices": self.placement.notice,
             "bundle": bundle_notice,
             "detached": detached and notices.DETACHED.format(detached),
-            "patches": patches and notices.PATCHED_LIBRARIES.format(patches),
+            "patches": notices.patched_libraries(self.bundle.overrides, self.source),
             "library-version": untested_notice(),
             "outlives-kernel": notices.outlives_kernel(self.options, self.run.id),
             **self._continuation,
@@ -264,7 +262,7 @@ class Execution:
         """
         first = self.run
         self.options = dataclasses.replace(self.options, exact="always")
-        self._describe()
+        self._complete_mesh()
         reason = first.view.restart_reason
         text = notices.RESTARTED_TO_DIVIDE if reason == SAME_WORK else notices.RESTARTED
         self._continuation["restarted"] = text.format(
@@ -315,6 +313,7 @@ class Execution:
             ResultsError: the cell finished, but its results are lost.
         """
         broken: Exception | None = None
+        result: RankZeroResult | None = None
         try:
             self.sync()
             self._launched_run.restore_device_memory()
@@ -326,11 +325,14 @@ class Execution:
                 loop_targets(self.cell.code),
                 self._launched_run.notice,
             )
-            self.value = results.apply()
+            result = results.apply()
+            self.value = result.value
         except Exception as error:
             broken = error  # an exception of the run takes precedence
         finally:
-            self._release()
+            if text := held_ranks.keep(self, result):
+                self._launched_run.notice("held", text)
+            self._release(reusable=not are_held(self.run.folder))
             write_digest(self.run)  # lists of runs then need not read all events
         if (cause := exception_of(self.run) or broken) is not None:
             raise cause
@@ -342,7 +344,7 @@ class Execution:
         finally:
             self.bundle.release()
 
-    def _release(self) -> None:
+    def _release(self, reusable: bool = True) -> None:
         if self._launched is not None:
-            self._launched.release()
+            self._launched.release(reusable)
         self.bundle.release()

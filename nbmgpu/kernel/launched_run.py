@@ -70,7 +70,11 @@ class LaunchedRun:
         return cls(run, engine, storage)
 
     def start(
-        self, bundle: Bundle | StoredBundle, notices: Mapping[str, str], modules: Iterable[str]
+        self,
+        bundle: Bundle | StoredBundle,
+        notices: Mapping[str, str],
+        modules: Iterable[str],
+        held: Run | None = None,
     ) -> None:
         """Launch the ranks, and write the bundle that they wait for.
 
@@ -78,6 +82,7 @@ class LaunchedRun:
             bundle: what the ranks receive.
             notices: texts by topic; empty ones are not emitted.
             modules: what the ranks of the next run will import.
+            held: the last run of ranks that are held, and that run this one; None for new ranks.
 
         Raises:
             LaunchError: there is no space for the bundle, or the engine cannot start ranks.
@@ -88,7 +93,10 @@ class LaunchedRun:
             if text:
                 self.notice(topic, text)
         try:
-            self._handle = self._engine.launch(self.run)
+            if held is None:
+                self._handle = self._engine.launch(self.run)
+            else:
+                self._handle = self._engine.hand_on(held, self.run)
             # Meanwhile ranks join their process group.
             bundle.write(self._storage.bundle, self.run.id)
             self._engine.send_bundle(self.run)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nbmgpu.options.run_options import RunOptions
 
 PATCHED_LIBRARIES = (
@@ -45,6 +48,21 @@ RESTARTED_TO_DIVIDE = (
     "{seconds:.1f} s it has started again with whole batches, of which ranks divide the calls of "
     "its modules. For none of that: %%mgpu --exact never"
 )
+
+HELD_UNTIL_NOW = (
+    "The ranks that were held have ended with this cell; %%mgpu --hold starts new ones."
+)
+HELD = (
+    "{} %mgpu release writes models and optimizers back and ends the ranks; %mgpu release "
+    "--discard only ends them."
+)
+
+
+def patched_libraries(overrides: Iterable[str], source: str) -> str:
+    """Return what the notebook has patched in libraries, unless the cell does that itself."""
+    names = ((name, name.rpartition(".")[2]) for name in overrides)
+    patched = [name for name, last in names if not re.search(rf"\.{last}\s*=", source)]
+    return PATCHED_LIBRARIES.format(", ".join(f"`{name}`" for name in patched)) if patched else ""
 
 
 def outlives_kernel(options: RunOptions, run: str) -> str:

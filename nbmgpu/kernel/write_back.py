@@ -12,6 +12,7 @@ from nbmgpu.errors import ResultsError, format_message
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.runs.run import Run
 from nbmgpu.serialization import (
+    STAYS,
     VALUE,
     Bundle,
     RestoredResult,
@@ -65,11 +66,17 @@ class RankZeroResult:
         names: the objects of names on rank 0: those that the cell bound, and those that the
             notebook has sent and the cell has left bound.
         tracked: the notebook's runs of trackers, as the cell has left them.
+        held: memo indices of the notebook's objects that stay in the ranks.
+        held_names: names of what the cell has made that stays there.
+        held_bytes: bytes of models and optimizer states in rank 0.
     """
 
     value: Any = None
     names: dict[str, Any] = field(default_factory=dict)
     tracked: dict[str, Any] = field(default_factory=dict)
+    held: list[int] = field(default_factory=list)
+    held_names: list[str] = field(default_factory=list)
+    held_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,8 +99,8 @@ class WriteBack:
     loop_targets: frozenset[str]
     notice: Callable[[str, str], None]
 
-    def apply(self) -> Any:
-        """Update the notebook's objects and ``run.results``; return the value of the last line.
+    def apply(self) -> RankZeroResult:
+        """Update the notebook's objects and ``run.results``; return what rank 0 has returned.
 
         Raises:
             ResultsError: the cell ran to its end, and its results are lost.
@@ -104,7 +111,7 @@ class WriteBack:
         for name, error in trackers.write_back(rank_0.tracked):
             what = f"The run of {name} is not as the cell has left it"
             self.notice(f"tracker:{name}", f"{what}: {error!r}.")
-        return rank_0.value
+        return rank_0
 
     def _restore(self) -> RestoredResult | None:
         """Update the notebook's objects in place; return None if a failure left no result."""
@@ -118,6 +125,8 @@ class WriteBack:
             instead = "the cell again with more memory free, or --pull with the names you need"
             raise ResultsError(format_message(what, allowed, instead)) from error
         for name, reason in {**restored.lost, **restored.refused}.items():
+            if reason.endswith(STAYS) and name != VALUE:
+                continue  # the notice about the ranks names it
             what = "The value of the last line" if name == VALUE else f"`{name}`"
             self.notice(f"lost:{name}", f"{what} did not come back: {reason}.")
         return restored
@@ -139,7 +148,11 @@ class WriteBack:
         random_state.restore_unchanged(header.random, since=self.bundle.header.random)
         self.run.results[0] = new | last_line
         names = {name: sent[name] for name in kept} | values
-        return RankZeroResult(last_line.get(VALUE), names, header.tracked)
+        stay = [name for name, reason in restored.lost.items() if reason.endswith(STAYS)]
+        return RankZeroResult(
+            last_line.get(VALUE), names, header.tracked, header.held,
+            [name for name in stay if name.isidentifier() and name != VALUE], header.held_bytes,
+        )  # fmt: skip
 
     def _is_as_sent(self, name: str) -> bool:
         """Return whether ``name`` is still bound to the object that was sent."""

@@ -22,6 +22,7 @@ from .engine_options import DETACHED_LIMIT, EngineOptions
 from .engine_profiles import with_profile
 from .export_options import ExportOptions
 from .flags import FLAGS, RUN
+from .hold_options import HoldOptions, options_without_hold
 from .label_options import LabelOptions
 from .parsing import (
     format_flags,
@@ -35,7 +36,9 @@ from .values import GpuRequest, Problem
 
 
 @dataclass(frozen=True)
-class RunOptions(LabelOptions, CheckpointOptions, EngineOptions, ExportOptions, StrategyOptions):
+class RunOptions(
+    LabelOptions, CheckpointOptions, EngineOptions, ExportOptions, HoldOptions, StrategyOptions
+):
     """The options of a run, with those of its labels, checkpoints, engine, export and strategy.
 
     Made by ``parse`` or ``of``; invalid values raise OptionError.
@@ -140,7 +143,7 @@ class RunOptions(LabelOptions, CheckpointOptions, EngineOptions, ExportOptions, 
     @property
     def may_restart(self) -> bool:
         """Whether a cell whose numbers would differ starts again with ``--exact always``."""
-        contradicted = any(getattr(self, name) != DEFAULTS[name] for name in INEXACT)
+        contradicted = self.hold or any(getattr(self, n) != DEFAULTS[n] for n in INEXACT)
         is_supported = "exact" in profile_of(self.strategy).options.supported
         return self.exact == "auto" and is_supported and not self.in_background and not contradicted
 
@@ -190,7 +193,7 @@ def _mesh_of_no_strategy(values: dict[str, Any]) -> dict[str, Problem]:
 
 def _contradictions(values: dict[str, Any]) -> dict[str, Problem]:
     """Return a problem where two options contradict each other, and correct ``values``."""
-    problems = _options_of_one_machine(values)
+    problems = _options_of_one_machine(values) | options_without_hold(values, DEFAULTS)
     if values.get("exact") == "always":
         return problems | _inexact_options(values)
     if not values.get("split_points") or values.get("balance", "parameters") == "parameters":

@@ -91,10 +91,23 @@ class SynchronizedInterruptHandler(InterruptHandler):
     def __init__(self, folder: Path) -> None:
         """Create a handler; files in the run's ``folder`` ask the launcher to wait."""
         super().__init__(folder)
+        self._work: Any = None
+        self.begin_run(folder)
+
+    def begin_run(self, folder: Path) -> None:
+        """Begin a run in ``folder``, on all ranks: none has received a SIGINT in it."""
+        if self._work is not None:
+            self._work.wait()
+        self._folder, self._handled_since = folder, None
         self._received_at: float | None = None
         self._any_received: torch.Tensor | None = None
-        self._work: Any = None
+        self._work = None
         self.stopped_together = False
+
+    @property
+    def has_received(self) -> bool:
+        """Whether a SIGINT waits for the next step."""
+        return self._received_at is not None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGTERM:

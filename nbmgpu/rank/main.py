@@ -13,6 +13,7 @@ from nbmgpu.patches import explain_missing, on_missing
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Started, Status
 from nbmgpu.runs.failure import INTERRUPTED
+from nbmgpu.runs.held_ranks import mark_held
 from nbmgpu.runs.run import Run
 from nbmgpu.strategies import all_reduce
 from nbmgpu.system.parent_death import die_with_parent
@@ -20,6 +21,7 @@ from nbmgpu.system.processes import own_process
 
 from . import command_line
 from .hang_reports import HangReports
+from .held_rank import begin_next, wait_for_next
 from .interrupts import InterruptHandler
 from .metrics.heartbeat import HeartbeatThread
 from .reporting import failures, stdio
@@ -29,6 +31,7 @@ from .startup import prepare
 
 if TYPE_CHECKING:
     from .rank_environment import RankEnvironment
+    from .startup import PreparedRank
 
 
 def main() -> NoReturn:
@@ -55,23 +58,48 @@ def run_rank(run: Run, environment: RankEnvironment) -> NoReturn:
     try:
         if environment.parent is not None:
             die_with_parent(environment.parent, signal.SIGKILL)
-        InterruptHandler(run.folder).install()
-        log = run.log_path(rank)
-        stdio.redirect(log)
-        events = EventWriter(run.events_path(f"rank-{rank}"), rank)
-        stdio.on_full_disk(events.report_full_disk)
-        hang_reports = HangReports(run.folder, rank)  # first: its signal ends other processes
-        device = run.record.devices[rank]
-        events.emit(Started, **own_process(), device=device, host=environment.host)
-        heartbeat = HeartbeatThread(events, log, device, hang_reports)
-        with heartbeat:
-            code = _run_cell(run, environment, events, log, heartbeat)
-        events.close()
+        following: Run | None = run
+        held: PreparedRank | None = None
+        while following is not None:
+            code, held = _run_in_folder(following, environment, held)
+            following = None if held is None else wait_for_next(held.run)
     except BaseException:
         traceback.print_exc()
     finally:
         stdio.flush()
         os._exit(code)
+
+
+def _run_in_folder(
+    run: Run, environment: RankEnvironment, held: PreparedRank | None
+) -> tuple[int, PreparedRank | None]:
+    """Run the cell of ``run``, with all output into its folder.
+
+    Args:
+        run: the run.
+        environment: of the rank.
+        held: the rank as an earlier cell has left it; None for the first.
+
+    Returns:
+        The exit code, and the rank if it is held for the next cell.
+    """
+    rank = environment.rank
+    InterruptHandler(run.folder).install()
+    log = run.log_path(rank)
+    stdio.redirect(log)
+    events = EventWriter(run.events_path(f"rank-{rank}"), rank)
+    stdio.on_full_disk(events.report_full_disk)
+    hang_reports = HangReports(run.folder, rank)  # first: its signal ends other processes
+    device = run.record.devices[rank]
+    events.emit(Started, **own_process(), device=device, host=environment.host)
+    heartbeat = HeartbeatThread(events, log, device, hang_reports)
+    with heartbeat:
+        code, held = _run_cell(run, environment, events, log, heartbeat, held)
+    events.close()
+    if held is not None:
+        stdio.flush()
+        mark_held(run.folder, rank)
+    return code, held
 
 
 def _run_cell(
@@ -80,21 +108,26 @@ def _run_cell(
     events: EventWriter,
     log: Path,
     heartbeat: HeartbeatThread,
-) -> int:
-    """Prepare the rank, run its cell and finish; return the exit code."""
-    recorder = Recorder(events, run.record.world_size)
+    held: PreparedRank | None,
+) -> tuple[int, PreparedRank | None]:
+    """Prepare the rank, run its cell and finish; see ``_run_in_folder``."""
+    recorder = Recorder(events, run.record.world_size) if held is None else held.session.recorder
     on_missing(recorder.notice)
     try:
         events.emit(Status, state="loading")
-        rank = prepare(run, environment, recorder, log, heartbeat)
+        if held is None:
+            rank = prepare(run, environment, recorder, log, heartbeat)
+        else:
+            rank = begin_next(held, run, events, log, heartbeat)
         events.emit(Status, state="running")
     except KeyboardInterrupt:  # a stop before the cell has begun: the state stays "loading"
-        return INTERRUPTED
+        return INTERRUPTED, None
     except Exception as error:
         recorder.flush()
         lines = traceback.format_exception(error)
         hint = explain_missing(error)
         failures.report(events, error, "", [*lines, *([f"\n{hint}"] if hint else [])])
         events.emit(Status, state="failed")
-        return 1
-    return finish(rank, rank.shell.run(run.cell))
+        return 1, None
+    finished = finish(rank, rank.shell.run(run.cell))
+    return finished.code, rank if finished.is_held else None

@@ -26,6 +26,10 @@ class TrainingProgress:
 
     def __init__(self) -> None:
         """Begin before the first batch."""
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        """Begin before the first batch of a cell."""
         self.shard: BatchShard | None = None
         self.step = 0
         self.trained_step = 0

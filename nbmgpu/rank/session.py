@@ -35,6 +35,7 @@ from .training.trained_objects import TrainedObjects
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from nbmgpu.runs.event_file import EventWriter
     from nbmgpu.strategies.base import Strategy
     from nbmgpu.trackers.base import RankLogging
 
@@ -74,12 +75,26 @@ class TrainingSession:
     streams: RandomStreams
     trackers: RankLogging
 
-    def close(self) -> None:
-        """Restore the user's objects, and send the notices that are still pending."""
+    def begin_run(self, events: EventWriter, step_limit: int | None) -> None:
+        """Begin the next run of ranks that are held, with the same objects and patches."""
+        self.recorder.begin_run(events)
+        self.progress.begin_run()
+        self.streams.begin_run()
+        self.metrics.begin_run()
+        self.step_options.limit.begin_run(step_limit)
+        self.losses.diagnostics.begin_run()
+        self.trained.shard_report.begin_run(events, self.trained.units)
+
+    def pause(self) -> None:
+        """Send the notices that are still pending, at the end of a cell."""
         self.loader_events.current_batch.flush()
         self.loaders.report_remaining_draws()
         self.losses.diagnostics.flush()
         self.losses.batch_dependence.close()
+
+    def close(self) -> None:
+        """Restore the user's objects, and send the notices that are still pending."""
+        self.pause()
         self.strategy.release()
         self.trained.options.release()
 

@@ -113,6 +113,15 @@ class RankShell(InteractiveShell):
                 self.compile._filename_map[filename] = number
         self.execution_count = header.execution_count
 
+    def begin_run(self, events: EventWriter, recorder: Recorder, log: Path, rank: int) -> None:
+        """Show from now on in ``events`` and ``log`` what the cell displays."""
+        make_publisher: Any = NullPublisher if rank else EventPublisher
+        publisher = make_publisher(parent=self)
+        publisher.events, publisher.log = events, log
+        self.display_pub = publisher
+        self.displayhook.forget_value()
+        sys.stderr = MarkedStderr(log, recorder.stderr)
+
     def run_commands_on_rank_0(self, rank: int, after_each: Callable[[], None]) -> None:
         """Run shell commands on rank 0 only, and broadcast their results.
 
@@ -121,7 +130,7 @@ class RankShell(InteractiveShell):
             after_each: called on each rank after a command, which may have written files.
         """
         shell: Any = self
-        run, read = shell.system, shell.getoutput
+        run, read = type(self).system.__get__(self), type(self).getoutput.__get__(self)
 
         def system(command: str) -> None:
             if rank == 0:
@@ -193,16 +202,12 @@ def make_shell(events: EventWriter, recorder: Recorder, log: Path, rank: int) ->
     shell.user_ns.pop("open", None)  # IPython's own bypasses the patch of ``open``
     module.__dict__["__getattr__"] = _find_unpickled
     sys.modules["__main__"] = module
-    make_publisher: Any = NullPublisher if rank else EventPublisher
-    publisher = make_publisher(parent=shell)
-    publisher.events, publisher.log = events, log
-    shell.display_pub = publisher
     PatchStack().wrap(
         "IPython.core.compilerop.CachingCompiler.get_code_name",
         lambda name: lambda *args: f"<{CELL_FILE_MARK}-{name(*args)}>",
         shell.compile,
     )
-    sys.stderr = MarkedStderr(log, recorder.stderr)
+    shell.begin_run(events, recorder, log, rank)
     sys.unraisablehook = report_unraisable
     tqdm_progress.replace_widgets()
     return shell

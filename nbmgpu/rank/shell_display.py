@@ -98,6 +98,10 @@ class LastValueHook(DisplayHook):
     has_value = False
     silenced = False
 
+    def forget_value(self) -> None:
+        """Begin a cell, which has no value yet."""
+        self.value, self.has_value = None, False
+
     def __call__(self, result: Any = None) -> None:
         """Keep ``result``, unless it is None."""
         if result is not None and not self.silenced:

@@ -15,8 +15,9 @@ from nbmgpu.errors import StrategyError
 from nbmgpu.patches import explain_missing
 from nbmgpu.runs.events import Status
 from nbmgpu.runs.folder import COLLECTING_FILE, post_mortem_path, write_atomically
-from nbmgpu.serialization import is_complete, save_result, write_copies
+from nbmgpu.serialization import NOTHING_STAYS, is_complete, save_result, write_copies
 
+from . import held_rank
 from .device import device_error
 from .files import open_files
 from .reporting import failures
@@ -27,6 +28,7 @@ from .store import broadcast
 
 if TYPE_CHECKING:
     from nbmgpu.runs.record import RunRecord
+    from nbmgpu.serialization import StayingObjects
     from nbmgpu.strategies.base import Strategy
 
     from .session import TrainingSession
@@ -37,15 +39,19 @@ NEW_MEMORY = 3 << 30
 """Bytes per second at which memory is written that the process did not have before."""
 
 
-def finish(rank: PreparedRank, outcome: Outcome) -> int:
-    """Report how the cell ended, and send the results, also after a failure.
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """How a rank has finished: its exit code, or that it stays for the next cell."""
 
-    Returns:
-        The exit code.
-    """
+    code: int
+    is_held: bool = False
+
+
+def finish(rank: PreparedRank, outcome: Outcome) -> Finished:
+    """Report how the cell ended, and send the results, also after a failure."""
     session, events = rank.session, rank.session.recorder.events
     if (error := device_error(session.strategy.device)) is not None:
-        return _finish_without_device(rank, outcome, error)
+        return Finished(_finish_without_device(rank, outcome, error))
     restart = session.recorder.restart
     if restart is not None and outcome.error is not None and session.progress.sharded_passes:
         restart.consider_error(outcome.error)
@@ -55,22 +61,30 @@ def finish(rank: PreparedRank, outcome: Outcome) -> int:
         emit_measurements(events, limit, timer, rank.memory_usage)
     if outcome.error is None:
         broadcast.mark_finished()  # first: ranks may be waiting for this one
+    end = held_rank.common_end(rank, outcome)
+    if outcome.error is None and not end.is_held:
         outcome = _finish_strategy(session.strategy, outcome)
     if session.rank_info.rank == 0:
         with suppress(OSError):  # disk full, or folder deleted: results depend on neither
             write_atomically(rank.run.folder / COLLECTING_FILE, "")
-    if stopped and rank.interrupts is not None and rank.interrupts.stopped_together:
+    together = stopped and rank.interrupts is not None and rank.interrupts.stopped_together
+    if together or end.is_same_failure:
         session.strategy.finish()
     with suppress(OSError):
         _report_end(rank, outcome, stopped)
     if rank.checkpointer is not None:
         rank.checkpointer.close(failed=outcome.error is not None)
-    session.close()
-    rank.step_patch.remove()
+    staying = NOTHING_STAYS
+    if end.is_held:
+        session.pause()
+        staying = held_rank.staying_objects(session, rank.received)
+    else:
+        session.close()
+        rank.step_patch.remove()
     session.streams.leave_all_steps()
     open_files.flush()
     rank.files.remove()
-    _save_result(rank, outcome, session.trackers.left())
+    _save_result(rank, outcome, session.trackers.left(), staying)
     if outcome.error is not None and not stopped:
         _save_frames(rank, outcome.error)
     for end_runs in session.trackers.at_exit:
@@ -79,7 +93,7 @@ def finish(rank: PreparedRank, outcome: Outcome) -> int:
     state = "stopped" if stopped else "failed" if outcome.error else "finished"
     location = failures.location_in_cell(outcome.error, rank.run.cell) if outcome.error else ""
     events.emit(Status, state=state, detail=location if stopped else "")
-    return int(outcome.error is not None)
+    return Finished(int(outcome.error is not None), end.is_held)
 
 
 def _finish_without_device(rank: PreparedRank, outcome: Outcome, error: RuntimeError) -> int:
@@ -137,26 +151,43 @@ def _emit_final_report(session: TrainingSession, cell: str, rank: PreparedRank) 
     report.emit_notices(cell, rank.shell.user_ns)
 
 
-def _save_result(rank: PreparedRank, outcome: Outcome, tracked: dict[str, Any]) -> None:
+def _save_result(
+    rank: PreparedRank, outcome: Outcome, tracked: dict[str, Any], staying: StayingObjects
+) -> None:
     """Save the variables of the cell: all from rank 0, small ones from others for comparison."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     record, number, namespace = rank.run.record, rank.session.rank_info.rank, rank.shell.user_ns
     path = record.storage.results[number]
+    received, value, kept = rank.received, outcome.values(), outcome.kept
     variables = {name: namespace[name] for name in outcome.names if name in namespace}
+    if received.number > 1:  # what earlier cells have bound has come home with them
+        kept = outcome.kept - set(() if staying else received.held_names)
+        known = {*received.names}
+        variables = {n: v for n, v in variables.items() if n in known or n not in kept}
     if number:
         small = {name: value for name, value in variables.items() if is_small(value)}
-        write_copies(path, small | outcome.values(), namespace)
+        if staying:
+            value = {name: last for name, last in value.items() if is_small(last)}
+        write_copies(path, small | value, namespace)
         return
     failed = outcome.error is not None
     save_result(
         path,
-        variables | outcome.values(),
-        ResultHeader(random_state.capture(), outcome.deleted, sorted(outcome.kept), tracked),
-        rank.received,
+        variables | value,
+        ResultHeader(
+            random_state.capture(), outcome.deleted, sorted(kept), tracked,
+            [index for index, obj in received.objects.items() if id(obj) in staying.ids],
+            held_rank.held_bytes(rank.session) if staying else 0,
+        ),
+        received,
         namespace,
-        outcome.kept,
-        lambda nbytes: _others_are_done(record, 0 if failed else nbytes / NEW_MEMORY),
-    )
+        kept,
+        # Ranks that stay go on reading the bundle.
+        lambda nbytes: (
+            not staying and _others_are_done(record, 0 if failed else nbytes / NEW_MEMORY)
+        ),
+        staying,
+    )  # fmt: skip
 
 
 def _save_frames(rank: PreparedRank, error: BaseException) -> None:

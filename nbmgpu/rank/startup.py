@@ -101,27 +101,13 @@ def prepare(
     _join_process_group(record, environment, device)
     shell = make_shell(recorder.events, recorder, log, rank)
     session = _open_session(record, rank, device, recorder, registry)
-    session.losses.diagnostics.size_inference.load_code = lambda: NotebookCode.from_cell(
-        run.cell, shell.user_ns
-    )
+    follow_run(run, session, shell, heartbeat)
     progress = session.progress
-    heartbeat.follow(progress, session.metrics.timer)
-    desync.detector = desync.DesyncDetector(
-        run.events_path("rank-0"), lambda: progress.backwards_begun
-    )
     interrupts = _synchronize_interrupts(session, run.folder)
     step_patch = _install_patches(session, interrupts, f"{run.id} {record.created}")
     current.metrics_log = session.metrics
     current.shared_batches = SharedBatches(session.loaders.context, session.loaders)
-    memory_usage = MemoryUsage()
-    received = load_bundle(
-        record.storage.bundle, shell.user_ns, device, run.id, partial(_apply_header, session)
-    )
-    if session.step_options.limit.on:
-        memory_usage.exclude_loaded_data()
-    _restore_environment(record, received.header, shell)
-    if session.rank_info.shards_data:
-        _write_on_rank_0(files, shell, session)
+    received, memory_usage = receive(run, session, shell, files)
     if (checkpointer := checkpointer_of(run, session, shell, files.saves)) is not None:
         checkpointer.install()
     if record.options.may_restart and session.rank_info.splits_batches:
@@ -130,6 +116,54 @@ def prepare(
     return PreparedRank(
         run, session, shell, received, files, step_patch, interrupts, memory_usage, checkpointer
     )
+
+
+def follow_run(
+    run: Run, session: TrainingSession, shell: RankShell, heartbeat: HeartbeatThread
+) -> None:
+    """Let what reads the cell or the events of a run read those of ``run``."""
+    session.losses.diagnostics.size_inference.load_code = lambda: NotebookCode.from_cell(
+        run.cell, shell.user_ns
+    )
+    progress = session.progress
+    heartbeat.follow(progress, session.metrics.timer)
+    desync.detector = desync.DesyncDetector(
+        run.events_path("rank-0"), lambda: progress.backwards_begun
+    )
+
+
+def receive(
+    run: Run,
+    session: TrainingSession,
+    shell: RankShell,
+    files: writes.FilePatch,
+    before: ReceivedBundle | None = None,
+) -> tuple[ReceivedBundle, MemoryUsage]:
+    """Load the objects and the settings of the notebook, when they are there.
+
+    Args:
+        run: the run.
+        session, shell, files: of the rank.
+        before: the last bundle that it has loaded, if it is held.
+
+    Returns:
+        The bundle, and what measures memory since just before it was loaded.
+    """
+    record, memory_usage = run.record, MemoryUsage()
+    received = load_bundle(
+        record.storage.bundle,
+        shell.user_ns,
+        session.strategy.device,
+        run.id,
+        partial(_apply_header, session),
+        before,
+    )
+    if session.step_options.limit.on:
+        memory_usage.exclude_loaded_data()
+    _restore_environment(record, received.header, shell)
+    if session.rank_info.shards_data:
+        _write_on_rank_0(files, shell, session)
+    return received, memory_usage
 
 
 def _join_process_group(record: RunRecord, environment: RankEnvironment, device: str) -> None:

@@ -16,6 +16,7 @@ from nbmgpu._version import __version__
 from nbmgpu.runs.folder import write_atomically
 from nbmgpu.runs.run import Run
 
+from .held_memory import with_held_ranks
 from .run_line import RunLine, run_line, with_current_labels
 
 DIGEST_FILE = "line.json"
@@ -45,7 +46,8 @@ def line_of(run: Run) -> RunLine:
         kept = read_digest(run.folder, fingerprint(run.folder))
     except OSError:
         kept = None
-    return with_current_labels(kept or write_digest(run), run.folder)
+    line = with_current_labels(kept or write_digest(run), run.folder)
+    return with_held_ranks(line, run.folder)
 
 
 def write_digest(run: Run) -> RunLine:

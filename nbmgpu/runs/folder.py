@@ -22,6 +22,8 @@ Everything about one run of one cell is in ``<runs root>/<run id>/``::
     holding               created when ranks with shards of a model are about to stop together
     collecting            created when rank 0 has finished the cell and writes its result
     collected             created when the kernel has restored the results, or given up
+    held/                 with --hold: which ranks wait for the next cell (see runs.held_ranks)
+    next                  the folder of the run that goes on with these ranks
     replaced-by           the id of the run that has replaced this one, as a rank was killed or hung
     labels.json           name, tags and note, if they were changed (see nbmgpu.runs.labels)
     line.json             the cached list entry of a run that is over (see nbmgpu.report.digest)
@@ -49,6 +51,8 @@ INTERRUPT_GRACE = 10.0
 COLLECTING_FILE = "collecting"
 COLLECTED_FILE = "collected"
 REPLACED_FILE = "replaced-by"
+HELD_FOLDER = "held"
+NEXT_FILE = "next"
 START_FILE = "start"
 CELLS_FILE = "cells.json"
 POST_MORTEM = "post-mortem"

@@ -67,6 +67,11 @@ class LaunchOptions:
     values: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def holds(self) -> bool:
+        """Whether the ranks stay for the next cell."""
+        return bool(self.values.get("hold"))
+
+    @property
     def detached(self) -> bool:
         """Whether the run outlives its kernel though runs of its engine usually do not."""
         return self.engine == DEFAULT_ENGINE and bool(self.values.get("detach"))

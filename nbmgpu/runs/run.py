@@ -19,6 +19,7 @@ from nbmgpu.formatting import format_count
 from nbmgpu.system.processes import process_is_alive
 
 from .checkpoint import Checkpoint, find_checkpoints
+from .deletion import check_deletable
 from .engine_plugins import run_control
 from .event_file import EventTail
 from .events import ACTIVE_STATES, Event, RunState
@@ -298,20 +299,19 @@ class Run:
         is_collected = (self.folder / COLLECTED_FILE).exists()
         return not is_collected and bool(bundle) and Path(bundle).exists()
 
+    @property
+    def has_launcher(self) -> bool:
+        """Whether the process that supervises the ranks is alive, on this machine."""
+        launcher = self.view.launcher
+        return launcher is not None and process_is_alive(launcher.pid, launcher.create_time)
+
     def delete(self) -> None:
         """Remove the folder of a run that is over.
 
         Raises:
-            OptionError: the run is active, or its results have not been written back yet.
+            OptionError: the run is active, or something of it is still needed.
         """
-        if not self.over:
-            raise OptionError(
-                format_message(f"Run {self.id} is still running", instead=f"%mgpu stop {self.id}")
-            )
-        if self.to_collect:
-            what = f"The results of run {self.id} are not in its notebook yet"
-            instead = f"%mgpu attach {self.id} in that notebook, or end its kernel"
-            raise OptionError(format_message(what, instead=instead))
+        check_deletable(self)
         shutil.rmtree(self.folder)
 
     def __repr__(self) -> str:

@@ -13,11 +13,13 @@ it.  The rank calls ``save_result`` to write what the cell has changed, and the 
 - Results: ``result_writer``, ``received_blocks``, ``object_state``, ``flat_encoding`` and
   ``content_snapshots`` in the rank; ``result_reader``, ``state_setters`` and ``placeholders`` in
   the kernel; ``value_copies`` for values of the other ranks.
+- Ranks that stay for the next cell: ``held_objects``.
 - Change detection: ``page_changes`` in a rank, ``write_tracking`` in the kernel.
 """
 
 from .bundle import Bundle, ReceivedBundle, load_bundle, serialize
 from .container import is_complete
+from .held_objects import NOTHING_STAYS, STAYS, HeldObjects, StayingObjects, by_key, reachable
 from .result_reader import RestoredResult, UnreadableError, restore_result
 from .result_writer import save_result
 from .value_copies import read_copies, write_copies
@@ -26,13 +28,19 @@ VALUE = "__nbmgpu_value__"
 """Name under which the value of the cell's last expression is sent."""
 
 __all__ = [
+    "NOTHING_STAYS",
+    "STAYS",
     "VALUE",
     "Bundle",
+    "HeldObjects",
     "ReceivedBundle",
     "RestoredResult",
+    "StayingObjects",
     "UnreadableError",
+    "by_key",
     "is_complete",
     "load_bundle",
+    "reachable",
     "read_copies",
     "restore_result",
     "save_result",

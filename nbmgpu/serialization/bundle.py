@@ -20,11 +20,12 @@ from .address_space import AddressSpace, BufferEntry, dump_table, load_table, ma
 from .content_snapshots import snapshot_contents
 from .device_memory import FreedMemory
 from .gc_pause import gc_paused
+from .held_objects import HeldObjects, by_key
 from .library_overrides import overrides_in
 from .memory_blocks import CPU, Block, BlockTable
 from .notebook_types import is_by_value
 from .pickle_errors import explain_pickle_error
-from .pickler import BundlePickler, BundleUnpickler
+from .pickler import BundlePickler, BundleUnpickler, HoldingPickler
 from .storage import Storage, storage_pool
 from .tensor_views import load_context
 
@@ -54,6 +55,7 @@ class Bundle:
         header: small values for the rank itself, such as random states.
         overrides: functions that the notebook has set on classes or modules of libraries, which
             ranks do not have.
+        number: of the bundle among those of the same ranks, from 1.
     """
 
     nbytes: int
@@ -67,6 +69,7 @@ class Bundle:
     values: dict[str, Any] = field(default_factory=dict, repr=False)
     header: Any = field(default=None, repr=False)
     overrides: list[str] = field(default_factory=list)
+    number: int = 1
     _storage: Storage | None = field(default=None, repr=False)
 
     def allocate(self, folder: Path) -> Storage:
@@ -152,20 +155,28 @@ def write_container(
 
 
 @gc_paused()
-def serialize(names: Mapping[str, Any], namespace: dict[str, Any], header: Any) -> Bundle:
+def serialize(
+    names: Mapping[str, Any],
+    namespace: dict[str, Any],
+    header: Any,
+    held: HeldObjects | None = None,
+) -> Bundle:
     """Pickle ``names`` together, so that objects they share stay shared.
 
     Args:
         names: what the cell reads, by name.
         namespace: the notebook's namespace; functions that use it will use the rank's.
         header: small values for the rank itself, such as random states.
+        held: what the ranks hold of earlier cells; None for new ranks.
 
     Raises:
         SerializationError: a value cannot be pickled.  The message has the variable, the path to
             the part that fails, its type, the reason and a suggestion.
     """
-    pickler = BundlePickler(namespace)
-    pickler.dump((header, list(names)))
+    held = held or HeldObjects(0, {})
+    objects = held.objects
+    pickler = HoldingPickler(namespace, objects) if objects else BundlePickler(namespace)
+    pickler.dump((header, list(names), held.number, list(objects), held.names))
     sizes: dict[str, int] = {}
     detached: list[str] = []
     total, graphs = pickler.file.tell(), 0
@@ -179,7 +190,7 @@ def serialize(names: Mapping[str, Any], namespace: dict[str, Any], header: Any) 
         if pickler.detached > graphs:
             detached.append(name)
             graphs = pickler.detached
-    originals = dict(pickler.memo.copy().values())
+    originals = dict(pickler.memo.copy().values()) | dict(objects)
     stream = pickler.file.getbuffer()
     table, buffers = pickler.blocks, pickler.buffers
     modules = [value for value in names.values() if isinstance(value, types.ModuleType)]
@@ -187,7 +198,7 @@ def serialize(names: Mapping[str, Any], namespace: dict[str, Any], header: Any) 
     overrides = pickler.overrides.union(*map(overrides_in, modules))
     return Bundle(
         total, stream, table, buffers, sizes, originals, namespace, detached, dict(names), header,
-        sorted(overrides),
+        sorted(overrides), held.number + 1,
     )  # fmt: skip
 
 
@@ -206,6 +217,8 @@ class ReceivedBundle:
         memory: where the blocks are in this process.
         path: the file.
         owner: the id of the run.
+        number: of the bundle among those of this rank, from 1.
+        held_names: names that only ranks have, of earlier cells.
     """
 
     header: Any
@@ -218,6 +231,8 @@ class ReceivedBundle:
     memory: AddressSpace
     path: str
     owner: str
+    number: int = 1
+    held_names: tuple[str, ...] = ()
 
 
 @gc_paused()
@@ -227,6 +242,7 @@ def load_bundle(
     device: str,
     owner: str = "",
     on_header: Callable[[Any], None] = lambda header: None,
+    before: ReceivedBundle | None = None,
 ) -> ReceivedBundle:
     """Map the bundle at ``path`` when it is complete, and bind its names in ``namespace``.
 
@@ -236,6 +252,7 @@ def load_bundle(
         device: where CUDA tensors are put, which may be ``"cpu"``.
         owner: the id of the run.
         on_header: called with the header before any value is loaded.
+        before: the last bundle that this rank has loaded, whose objects it may hold.
 
     Raises:
         SerializationError: a value could be pickled but cannot be unpickled here.
@@ -246,9 +263,10 @@ def load_bundle(
     opened = container.read(path)
     entries, buffers = load_table(opened.table)
     memory = map_regions(entries, opened.blocks, device)
-    unpickler = BundleUnpickler(opened.stream, memory.buffers(buffers))
+    known = {} if before is None else by_key(before.objects, before.number)
+    unpickler = BundleUnpickler(opened.stream, memory.buffers(buffers), known)
     with load_context(memory, namespace):
-        header, names = unpickler.load()
+        header, names, number, keys, held_names = unpickler.load()
         on_header(header)
         for name in names:
             try:
@@ -261,14 +279,18 @@ def load_bundle(
                 ) from error
     objects = dict(unpickler.memo.copy())
     _wrap_scheduled_optimizers(objects.values())
+    contents = snapshot_contents(objects)
+    held = {key: known[key] for key in keys}
+    objects |= held
     memo_indices = {id(obj): index for index, obj in objects.items()}
     notebook_classes = (c for c in objects.values() if isinstance(c, type) and is_by_value(c))
-    classes = {id(kind): dict(vars(kind)) for kind in notebook_classes}
-    contents = snapshot_contents(objects)
-    roots = [namespace[name] for name in names]
+    earlier = {} if before is None else before.classes
+    classes = {id(kind): earlier.get(id(kind)) or dict(vars(kind)) for kind in notebook_classes}
+    roots = [*(namespace[name] for name in names), *held.values()]
     return ReceivedBundle(
-        header, names, memo_indices, objects, classes, contents, roots, memory, path, owner
-    )
+        header, names, memo_indices, objects, classes, contents, roots, memory, path, owner,
+        number + 1, held_names,
+    )  # fmt: skip
 
 
 def _wrap_scheduled_optimizers(objects: Iterable[Any]) -> None:

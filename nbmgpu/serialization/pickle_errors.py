@@ -91,15 +91,21 @@ def suggestion_for(unpicklable: Any) -> str | None:
     )
 
 
-def find_unpicklable(path: str, value: Any, probe: Probe) -> tuple[str, Any]:
+def find_unpicklable(
+    path: str, value: Any, probe: Probe, is_whole: Callable[[Any], bool] = lambda value: False
+) -> tuple[str, Any]:
     """Return the innermost part that fails to pickle by itself, and the path to it.
 
-    ``probe`` returns why a value cannot be pickled, or None.
+    Args:
+        path: the name of ``value``.
+        value: what fails.
+        probe: returns why a value cannot be pickled, or None.
+        is_whole: tells whether the parts of a value are of no interest.
     """
     seen: set[int] = set()
     for _ in range(MAX_DEPTH):
         seen.add(id(value))
-        if suggestion_for(value):
+        if suggestion_for(value) or is_whole(value):
             break  # its parts are implementation details
         for part, child in named_parts(path, value):
             if id(child) not in seen and probe(child) is not None:

@@ -16,7 +16,7 @@ import functools
 import io
 import pickle
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pickle import PickleBuffer
 from typing import Any
 
@@ -199,9 +199,32 @@ def _is_view(tensor: Any) -> bool:
     )
 
 
+class HoldingPickler(BundlePickler):
+    """Pickles a key in place of an object that the ranks hold."""
+
+    def __init__(self, namespace: dict[str, Any], held: Mapping[int, Any]) -> None:
+        """Refer to ``held``, objects by key."""
+        super().__init__(namespace)
+        self._keys = {id(obj): key for key, obj in held.items()}
+
+    def persistent_id(self, obj: Any) -> int | None:
+        """Return the key of an object that is held, None for others."""
+        return self._keys.get(id(obj))
+
+
 class BundleUnpickler(pickle.Unpickler):
     """Loads what a ``BundlePickler`` wrote; its memo stays readable."""
 
-    def __init__(self, stream: memoryview, buffers: Iterable[memoryview]) -> None:
-        """Read objects from ``stream`` one after another."""
+    def __init__(
+        self,
+        stream: memoryview,
+        buffers: Iterable[memoryview],
+        held: Mapping[int, Any] = types.MappingProxyType({}),
+    ) -> None:
+        """Read objects from ``stream`` one after another; those of ``held`` are there by key."""
         super().__init__(io.BytesIO(stream), buffers=buffers)
+        self._held = held
+
+    def persistent_load(self, key: int) -> Any:
+        """Return the object that is held under ``key``."""
+        return self._held[key]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import pickle
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from .content_snapshots import contents_unchanged
 from .file_layout import LARGE
 from .flat_encoding import PLAIN_TYPES, FlatStates
 from .gc_pause import gc_paused
+from .held_objects import NOTHING_STAYS, STAYS, StayingObjects
 from .memory_blocks import CPU, Block, BlockTable
 from .object_state import (
     VALUE_TYPES,
@@ -49,6 +51,7 @@ class _Result:
         received: the bundle of this rank.
         namespace: the rank's namespace.
         unchanged: names that are bound to what was loaded under them.
+        staying: what is not sent, as the next cell goes on with it.
         lost: reasons why something cannot be pickled, by name or path.
         partial_states: states to send instead of the whole state, by memo index.
     """
@@ -58,6 +61,7 @@ class _Result:
     received: ReceivedBundle
     namespace: dict[str, Any]
     unchanged: Collection[str] = ()
+    staying: StayingObjects = NOTHING_STAYS
     lost: dict[str, str] = field(default_factory=dict)
     partial_states: dict[int, State | None] = field(default_factory=dict)
 
@@ -82,7 +86,10 @@ class _Result:
     def drop_value(self, name: str) -> None:
         """Record that the value of ``name`` cannot be pickled."""
         value = self.values.pop(name)
-        path, unpicklable = find_unpicklable(name, value, self.probe)
+        if value in self.staying:
+            self.lost[name] = STAYS
+            return
+        path, unpicklable = find_unpicklable(name, value, self.probe, self.staying.__contains__)
         where = "" if path == name else f"`{path}`: "
         self.lost[name] = where + reason_of(self.probe(unpicklable) or PICKLES_ALONE)
 
@@ -129,8 +136,14 @@ class _ResultPickler(BundlePickler):
     def persistent_id(self, obj: Any) -> int | None:
         """Return the token of an object that came with the bundle, None for others."""
         index = self._memo_indices.get(id(obj))
-        if index is None or index in self._tokens:
+        if index is not None and index in self._tokens:
             return index
+        if self._result.staying and obj in self._result.staying:
+            if index is None:
+                raise pickle.PicklingError(STAYS)
+            return index
+        if index is None:
+            return None
         if index in self._copied or isinstance(obj, VALUE_TYPES):
             return None
         if self._is_unchanged(index, obj):
@@ -258,6 +271,7 @@ def save_result(
     namespace: dict[str, Any],
     unchanged: Collection[str] = (),
     is_exclusive: Callable[[int], bool] = lambda nbytes: False,
+    staying: StayingObjects = NOTHING_STAYS,
 ) -> dict[str, str]:
     """Write ``values`` and the states of all objects that came with the bundle to ``path``.
 
@@ -272,11 +286,12 @@ def save_result(
         is_exclusive: called with a number of bytes; returns whether no other process reads the
             bundle any more.  Then changed bytes are written into the bundle, which needs no new
             memory.
+        staying: what is not sent, as the next cell goes on with it.
 
     Returns:
         What cannot be pickled, by name or path, with the reason; it is left out.
     """
-    result = _Result(dict(values), header, received, namespace, unchanged)
+    result = _Result(dict(values), header, received, namespace, unchanged, staying)
     pickler = result.pack()
     _rewrite_bundle(received, pickler.blocks.blocks, is_exclusive)
     write_container(path, pickler.file.getbuffer(), pickler.blocks, pickler.buffers)

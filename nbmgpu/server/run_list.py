@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nbmgpu.report.digest import fingerprint, read_digest, write_digest
+from nbmgpu.report.held_memory import with_held_ranks
 from nbmgpu.report.run_line import KernelStatus, RunLine, with_current_labels
 from nbmgpu.system.processes import process_is_alive
 
@@ -100,7 +101,7 @@ class RunListReader:
             line = dataclasses.replace(line, kernel=kernel)
         if line is not entry.line:
             self._entries[name] = dataclasses.replace(entry, line=line)
-        return line
+        return with_held_ranks(line, folder)
 
     def _read(self, folder: Path, seen: list[Any], before: Entry | None, late: bool) -> Entry:
         """Read new events of an open run; otherwise the cached digest or, last, all events."""

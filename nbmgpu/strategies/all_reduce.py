@@ -146,6 +146,10 @@ class SharedMemoryAllReduce:
         self._lines[self.rank][HAS_LEFT] = 1
         self._wake_others()
 
+    def rejoin(self) -> None:
+        """Take part again, once all ranks have left; a barrier must follow."""
+        self._lines[self.rank][HAS_LEFT] = 0
+
 
 @dataclass(frozen=True)
 class _DeferredWork:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nbmgpu.engines.base import Engine, RunHandle, RunStorage
 from nbmgpu.errors import LaunchError
+from nbmgpu.runs.held_ranks import hand_on
 from nbmgpu.system.processes import process_is_alive
 
 from .client import fork_server_client
@@ -72,6 +73,14 @@ class LocalEngine(Engine):
         client = fork_server_client()
         client.launch(run)
         return client
+
+    def hand_on(self, held: Run, run: Run | None) -> RunHandle:
+        """Write the next run's folder into that of the last one, where launcher and ranks look."""
+        try:
+            hand_on(held.folder, None if run is None else run.folder)
+        except OSError as error:
+            raise LaunchError(f"The ranks that are held cannot be reached: {error}") from error
+        return fork_server_client()
 
     def release(self, storage: RunStorage, in_use: bool) -> None:
         """Keep memory for the next run, which then writes only what differs."""

@@ -16,10 +16,9 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from nbmgpu.engines.final_checkpoint import FinalCheckpoint
 from nbmgpu.engines.restart import may_start_again
 from nbmgpu.engines.store_server import StoreServer
-from nbmgpu.engines.supervision import stop_request, supervise
+from nbmgpu.engines.supervision import stop_request
 from nbmgpu.engines.termination import Termination
 from nbmgpu.runs import replacement
 from nbmgpu.runs.event_file import EventWriter
@@ -31,6 +30,7 @@ from nbmgpu.system.parent_death import adopt_orphans, die_with_parent
 from nbmgpu.system.processes import own_process, process_is_alive
 
 from .cleanup import ForkedPids, clean_up, remove_folders
+from .held_runs import SupervisedRuns
 from .process_environment import ProcessEnvironment
 from .processes import ForkedRanks, LocalRanks, TorchrunRanks
 
@@ -79,10 +79,10 @@ def launch(folder: Path, environment: ProcessEnvironment, parent: int) -> None:
         TORCHELASTIC_MAX_RESTARTS="0",
     )
     ranks: LocalRanks = TorchrunRanks(run) if run.record.options.fresh else ForkedRanks(run)
-    termination = Termination(ranks, run.folder, FinalCheckpoint(run, events))
-    signal.signal(signal.SIGTERM, lambda *_: _end(run, termination, parent))
+    runs = SupervisedRuns(run, events, ranks)
+    signal.signal(signal.SIGTERM, lambda *_: _end(runs.run, runs.termination, parent))
     if stop_request(run.folder) is not None:  # the kernel may have given up waiting for this one
-        termination.start("stopped", STOPPED_BEFORE_START)
+        runs.termination.start("stopped", STOPPED_BEFORE_START)
     else:
         forked = ForkedPids()  # before the ranks, so that they and their children are recorded
         socket_folder = _make_socket_folder()
@@ -92,13 +92,18 @@ def launch(folder: Path, environment: ProcessEnvironment, parent: int) -> None:
             store = StoreServer.on_unix_socket(socket_folder)
             ranks.start(socket_folder, store.address.init_method())
             store.start()  # a thread: after forks
-            supervise(run, ranks, events, termination)
+            runs.supervise(on_next=lambda following: redirect_output(following.folder))
             run.refresh()
             pids = [view.process.pid for view in run.view.ranks if view.process is not None]
             clean_up(pids, forked, run.record.created)
         finally:
             remove_folders(run.folder)
+            remove_folders(runs.run.folder)
             shutil.rmtree(socket_folder, ignore_errors=True)
+    run, termination, events = runs.run, runs.termination, runs.events
+    if runs.is_over:  # its ranks were held
+        remove_data(run, "finished")
+        return
     has_guard = run.record.options.detached and os.getppid() == parent
     if not (has_guard and termination.ending == "failed" and may_start_again(run)):
         remove_data(run, termination.ending)

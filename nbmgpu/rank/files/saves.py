@@ -20,7 +20,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from nbmgpu.rank.store.rendezvous import MISMATCH, Rendezvous, Save, default_store, is_rank_0_ahead
+from nbmgpu.rank.store.default_store import default_store
+from nbmgpu.rank.store.rendezvous import MISMATCH, Rendezvous, Save, is_rank_0_ahead
 
 from .atomic_writes import PATH_ARGUMENTS, AtomicWriter, audit_write
 from .paths import resolve_parent

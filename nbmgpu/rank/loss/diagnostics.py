@@ -46,6 +46,10 @@ class LossDiagnostics:
         self._progress = progress
         self._losses = losses
         self._recorder = recorder
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        """Begin without a loss."""
         self.digest = StepDigestBuilder()
         self.size_inference = SizeInference()
         self.has_ragged_samples = False

@@ -44,9 +44,17 @@ class StepMetrics:
         self._limit = limit
         self._batch_dependence = batch_dependence
         self._calls: Counter[str] = Counter()
+        self._device = device
         self.timer = StepTimer()
         self.optimizer_timer = OptimizerStepTimer(device)
         self.throughput = Throughput(recorder)
+
+    def begin_run(self) -> None:
+        """Count and measure anew."""
+        self._calls.clear()
+        self.timer.begin_run()
+        self.optimizer_timer = OptimizerStepTimer(self._device)
+        self.throughput.begin_run()
 
     def record_loss(self, losses: ReadableLosses) -> None:
         """Record the loss of a backward pass."""

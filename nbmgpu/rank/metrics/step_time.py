@@ -38,6 +38,10 @@ class StepTimer:
 
     def __init__(self) -> None:
         """Start before the first backward pass."""
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        """Start before the first backward pass of a cell."""
         self.step = 0
         self.own_seconds = 0.0
         self.ended_at = 0.0

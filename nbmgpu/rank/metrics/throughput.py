@@ -20,6 +20,10 @@ class Throughput:
     def __init__(self, recorder: Recorder) -> None:
         """Start counting."""
         self._recorder = recorder
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        """Start counting in a cell: the time before it does not count."""
         self.total = 0
         self._samples, self._tokens, self._since = 0, 0.0, time.monotonic()
 

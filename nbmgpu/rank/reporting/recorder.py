@@ -60,19 +60,23 @@ class Recorder:
 
     def __init__(self, events: EventWriter, world_size: int = 1) -> None:
         """Write to ``events``, as one of ``world_size`` ranks."""
-        self.events = events
         self._interval = write_interval(world_size)
-        self.last_steps: dict[str, int] = {}
         self.drops_metrics = False
+        self._ignored: frozenset[str] = frozenset()
+        self._remedy: tuple[frozenset[str], str] = (frozenset(), "")
+        self.restart: RestartRequest | None = None
+        self.begin_run(events)
+
+    def begin_run(self, events: EventWriter) -> None:
+        """Write to ``events`` from now on, with nothing buffered and no notice shown yet."""
+        self.events = events
+        self.last_steps: dict[str, int] = {}
         self._points: dict[str, list[tuple[int, Any, float]]] = {}
         self._pending = 0
         self._copied: deque[_Points] = deque()
         self._progress: dict[str, dict[str, Any]] = {}
         self._topics: set[str] = set()
-        self._ignored: frozenset[str] = frozenset()
-        self._remedy: tuple[frozenset[str], str] = (frozenset(), "")
         self._flushed = time.monotonic()
-        self.restart: RestartRequest | None = None
 
     def metric(self, name: str, step: int, value: Any, weight: float = 1.0) -> None:
         """Add a point to a curve: ``value`` is a number or a tensor with one element."""

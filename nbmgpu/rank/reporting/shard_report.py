@@ -24,6 +24,12 @@ class ShardReport:
         self._may_change = False
         self._last: dict[str, list[object]] = {}
 
+    def begin_run(self, events: EventWriter, units: list[Unit]) -> None:
+        """Report to the ``events`` of the next run what ``units`` still store."""
+        self._events, self._last = events, {}
+        if units:
+            self.update(units)
+
     def update(self, units: list[Unit]) -> None:
         """Report the parameters of ``units``, which the strategy has prepared."""
         if self._applies:

@@ -66,11 +66,13 @@ def redirect(log: Path) -> None:
     os.close(fd)
     os.close(null)
     global _stdout
+    is_first = _stdout is None
     sys.stdout = _stdout = _stream(1)
     sys.stderr = _stream(2)
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_flushing.release, after_in_child=_flushing.release
-    )
+    if is_first:
+        os.register_at_fork(
+            before=_before_fork, after_in_parent=_flushing.release, after_in_child=_flushing.release
+        )
     faulthandler.enable(file=2, all_threads=False)
 
 

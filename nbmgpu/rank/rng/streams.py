@@ -60,6 +60,10 @@ class RandomStreams:
         """Start with the notebook's stream active."""
         self.dp_rank = dp_rank
         self._has_own = splits_batches
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        """Begin with the notebook's stream active, and streams of its own that have not begun."""
         self.drew_in_fork = False
         self._passes: set[int] = set()
         self._in_notebook_stream = False

@@ -7,6 +7,7 @@ the child (measured: 1 in 310 with gloo, Python 3.11); the store has no threads.
 from __future__ import annotations
 
 import pickle
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +17,7 @@ from nbmgpu.errors import RankError, step_mismatch_message
 from nbmgpu.strategies import all_reduce
 
 from . import desync
+from .default_store import default_store, use_prefix
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -24,6 +26,10 @@ T = TypeVar("T")
 
 POLL_INTERVAL = timedelta(seconds=3)
 """Time between checks whether the value that a rank waits for can still arrive."""
+
+NO_ENDING = "-"
+AGREE_INTERVAL = 0.002
+"""Seconds between two looks whether the other ranks have said something."""
 
 FINISHED = b"finished"
 """The value that a rank sends when it is at the end of the cell; no pickle equals it."""
@@ -42,7 +48,7 @@ KEPT_KEYS = 1024
 def broadcast_from_rank_0(value: T) -> T:
     """Return rank 0's ``value`` on every rank; all ranks make these calls in the same order."""
     global _broadcasts
-    store: Any = dist.distributed_c10d._get_default_store()
+    store: Any = default_store()
     key = f"nbmgpu/{_broadcasts}"
     _broadcasts += 1
     if dist.get_rank() == 0:
@@ -62,7 +68,7 @@ def broadcast_keyed(name: str, value: T) -> T:
     Rank 0 does not wait, so it may call this when other ranks do not.
     """
     _calls[name] = number = _calls.get(name, 0) + 1
-    store: Any = dist.distributed_c10d._get_default_store()
+    store: Any = default_store()
     key = f"nbmgpu/keyed/{name}/{number}"
     if dist.get_rank() == 0:
         store.set(key, pickle.dumps(value))
@@ -82,7 +88,7 @@ def rank_0_sets(key: str) -> bool:
     Raises:
         RankError: rank 0 waits for this rank.
     """
-    store: Any = dist.distributed_c10d._get_default_store()
+    store: Any = default_store()
     while not _wait(store, key):
         if store.check([RANK_0_FINISHED]) and not store.check([key]):  # in this order: no race
             return False
@@ -107,7 +113,7 @@ def _wait(store: Any, key: str) -> bool:
 def barrier() -> None:
     """Wait until every rank has called this."""
     global _barriers
-    store: Any = dist.distributed_c10d._get_default_store()
+    store: Any = default_store()
     key = f"nbmgpu/barrier/{_barriers}"
     _barriers += 1
     if store.add(key, 1) == dist.get_world_size():
@@ -121,7 +127,7 @@ def wait_for_rank_0(name: str) -> None:
     Rank 0 does not wait, so it may call this when other ranks do not.
     """
     _calls[name] = number = _calls.get(name, 0) + 1
-    store: Any = dist.distributed_c10d._get_default_store()
+    store: Any = default_store()
     if dist.get_rank() == 0:
         store.set(f"nbmgpu/after/{name}/{number}", b"")
     else:
@@ -139,12 +145,43 @@ def mark_finished() -> None:
         all_reduce.shared.leave()
     if not dist.is_initialized():  # the cell has destroyed the group
         return
-    store: Any = dist.distributed_c10d._get_default_store()
+    store: Any = default_store()
     if dist.get_rank() == 0:
         store.set(f"nbmgpu/{_broadcasts}", FINISHED)
         store.set(RANK_0_FINISHED, FINISHED)
     store.set(f"nbmgpu/barrier/{_barriers}/all", FINISHED)
     store.set(f"nbmgpu/sum/{_sums}/{dist.get_rank()}", FINISHED)
+
+
+def agree(ending: str) -> bool:
+    """Return whether the cell has ended in the same way on all ranks; called once, at its end.
+
+    A rank that is killed says nothing: its launcher then ends those that wait here.
+
+    Args:
+        ending: a description; empty for one that is not that of other ranks.
+    """
+    store, missing = default_store(), set(range(dist.get_world_size()))
+    store.set(f"nbmgpu/ending/{dist.get_rank()}", ending or NO_ENDING)
+    while missing and ending:
+        for rank in list(missing):
+            if store.check([f"nbmgpu/ending/{rank}"]):
+                if store.get(f"nbmgpu/ending/{rank}") != ending.encode():
+                    return False
+                missing.remove(rank)
+        time.sleep(AGREE_INTERVAL if missing else 0.0)
+    return bool(ending)
+
+
+def begin_run(run_id: str) -> None:
+    """Begin the run ``run_id`` in ranks that have finished another one; collective."""
+    global _broadcasts, _barriers, _sums
+    use_prefix(run_id)
+    _broadcasts = _barriers = _sums = 0
+    _calls.clear()
+    if all_reduce.shared is not None:
+        all_reduce.shared.rejoin()
+    barrier()
 
 
 def _check_finished(sent: bytes) -> bytes:
@@ -159,7 +196,7 @@ def sum_over_ranks(values: list[float], group: ProcessGroup | None = None) -> li
     Sums over the ranks of ``group``, None for all; all ranks of the run call this.
     """
     global _sums
-    store: Any = dist.distributed_c10d._get_default_store()
+    store: Any = default_store()
     rank, ranks = dist.get_rank(), dist.get_process_group_ranks(group or dist.group.WORLD)
     key = f"nbmgpu/sum/{_sums}"
     store.set(f"{key}/{rank}", pickle.dumps(values))

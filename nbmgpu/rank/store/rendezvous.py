@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from . import desync
 from .broadcast import RANK_0_FINISHED
+from .default_store import default_store
 
 TIMEOUT = 10.0
 """Seconds for which a rank waits for another one to reach the same operation."""
@@ -155,8 +156,3 @@ class Rendezvous:
 def is_rank_0_ahead() -> bool:
     """Return whether rank 0 has begun more steps than this rank: it has passed this operation."""
     return desync.detector is not None and desync.detector.is_rank_0_ahead()
-
-
-def default_store() -> Any:
-    """Return the store that all ranks share."""
-    return dist.distributed_c10d._get_default_store()

@@ -37,10 +37,14 @@ class StepLimit:
 
     def __init__(self, limit: int | None, progress: TrainingProgress) -> None:
         """Allow ``limit`` steps."""
+        self._progress = progress
+        self.begin_run(limit)
+
+    def begin_run(self, limit: int | None) -> None:
+        """Allow ``limit`` steps from now on."""
         self.limit = limit
         self.taken = 0
         self.reached = False
-        self._progress = progress
         self._step_of_last = 0
         self._stepped: list[Optimizer] = []
 
