@@ -126,6 +126,7 @@ class _ResultPickler(BundlePickler):
     def __init__(self, result: _Result, table: BlockTable) -> None:
         super().__init__(result.namespace, include_globals=False, blocks=table)
         self._result = result
+        self._staying = result.staying or None  # tested for each object
         self._memo_indices = result.received.memo_indices
         self._copied: set[int] = set()
         self._tokens: set[int] = set()
@@ -138,7 +139,7 @@ class _ResultPickler(BundlePickler):
         index = self._memo_indices.get(id(obj))
         if index is not None and index in self._tokens:
             return index
-        if self._result.staying and obj in self._result.staying:
+        if self._staying is not None and obj in self._staying:
             if index is None:
                 raise pickle.PicklingError(STAYS)
             return index
