@@ -17,6 +17,8 @@ SAME_LOSS = {
     "idle-devices",
     "idle-stages",
     "left-out",
+    "gpu-memory",
+    "held",
     "logged-on-some-ranks",
     "on-host",
     "optimizer-states-lost",
