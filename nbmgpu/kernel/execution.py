@@ -317,21 +317,21 @@ class Execution:
         try:
             self.sync()
             self._launched_run.restore_device_memory()
-            results = WriteBack(
+            result = WriteBack(
                 self.run,
                 self.bundle,
                 self.namespace,
                 self.options,
                 loop_targets(self.cell.code),
                 self._launched_run.notice,
-            )
-            result = results.apply()
+            ).apply()
             self.value = result.value
         except Exception as error:
             broken = error  # an exception of the run takes precedence
         finally:
             if text := held_ranks.keep(self, result):
                 self._launched_run.notice("held", text)
+            result = None  # an exception keeps this frame, and with it what the cell returned
             self._release(reusable=not are_held(self.run.folder))
             write_digest(self.run)  # lists of runs then need not read all events
         if (cause := exception_of(self.run) or broken) is not None:

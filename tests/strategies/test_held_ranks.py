@@ -244,7 +244,7 @@ def test_files_logs_and_metrics_are_those_of_each_cell(
 
 def test_lists_of_runs_show_the_memory_and_a_held_run_is_not_deleted() -> None:
     first = run(TRAIN, notebook(), strategy="fsdp", gpus=2, hold=True)
-    assert re.search(r", ranks held: \d+ MiB$", line_of(first).headline)
+    assert re.search(r", ranks held: [\d.]+ [MG]iB$", line_of(first).headline)
     with pytest.raises(OptionError, match="held for the next cell"):
         first.delete()
     nbmgpu.release(discard=True)
