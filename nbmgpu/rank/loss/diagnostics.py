@@ -55,6 +55,7 @@ class LossDiagnostics:
         self.has_ragged_samples = False
         self.has_other_gradients = False
         self._pending: list[Any] = []
+        self._has_had_several = False
         self._other_row_counts: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def check(self, graph: LossGraph) -> None:
@@ -70,8 +71,7 @@ class LossDiagnostics:
         if self.has_ragged_samples and graph.averages_other_rows and "mean" in graph.kinds:
             self._recorder.notice("concatenated-samples", notices.CONCATENATED_SAMPLES)
         mixed, shard = graph.needs_different_weights(), self._progress.shard
-        is_single = shard is not None and shard.is_single(self._dp_size)
-        if is_single and may_depend_on_sizes(graph, self.size_inference.code):
+        if self.is_single and may_depend_on_sizes(graph, self.size_inference.code):
             self._recorder.notice("one-sample", notices.ONE_SAMPLE)
         reported = self._recorder.has_notice("two-loaders")  # explains the same difference
         if shard is not None and not shard.is_padding and not reported:
@@ -85,6 +85,16 @@ class LossDiagnostics:
             self._pending.append(mixed)
         if len(self._pending) >= MAX_PENDING:
             self.flush()
+
+    @property
+    def is_single(self) -> bool:
+        """Whether no rank has more than one sample, nor had in an earlier batch.
+
+        Larger shards have told by then what the numbers in a loss mean.
+        """
+        shard = self._progress.shard
+        self._has_had_several |= shard is not None and not shard.is_single(self._dp_size)
+        return shard is not None and not self._has_had_several
 
     def flush(self) -> None:
         """Fetch the pending results of ``check``."""

@@ -105,9 +105,8 @@ class BackwardPatch:
         graph, losses = self._reader.read_roots(roots, options["inputs"])
         self._reader.note_other_gradients(roots)
         shard = self._progress.shard
-        dp_size = self._rank_info.dp_size
-        even = shard is not None and shard.is_even(dp_size)
-        single = shard is not None and shard.is_single(dp_size)
+        even = shard is not None and shard.is_even(self._rank_info.dp_size)
+        single = self._losses.diagnostics.is_single
         self._losses.batch_dependence.check_losses(roots, graph, even, single)
         plan = self._planner.plan(graph, self._reduced_losses(losses, options))
         factor: Any = self._planner.loss_factor(graph) if is_readable(roots) else 1.0
