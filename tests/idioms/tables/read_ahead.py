@@ -3,7 +3,7 @@
 from idioms.idiom import idiom
 
 UNEVEN = """
-loader = DataLoader(TensorDataset(X[:43], Y[:43]), batch_size=3)
+loader = DataLoader(TensorDataset(X[:43], Y[:43]), batch_size=7)
 """
 """15 batches; the last is one sample, which on two ranks is one rank's alone."""
 
