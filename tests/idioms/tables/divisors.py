@@ -234,7 +234,8 @@ IDIOMS = [
             loss.backward()
             opt.step()
             losses.append(loss.item())
-        """, setup="loader = DataLoader(dataset, 2)\nopt.param_groups[0]['lr'] = 0.01"),
+        """, setup="loader = DataLoader(dataset, 2)\nopt.param_groups[0]['lr'] = 0.01",
+        notices="one-sample"),
     idiom("a mean of what is not nan", """
         for x, y in loader:
             l = F.cross_entropy(model(x), y, reduction="none")

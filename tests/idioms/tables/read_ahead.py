@@ -3,7 +3,7 @@
 from idioms.idiom import idiom
 
 UNEVEN = """
-loader = DataLoader(TensorDataset(X[:43], Y[:43]), batch_size=7)
+loader = DataLoader(TensorDataset(X[:43], Y[:43]), batch_size=3)
 """
 """15 batches; the last is one sample, which on two ranks is one rank's alone."""
 
@@ -58,7 +58,7 @@ IDIOMS = [
         for epoch in range(2):
             for x, y in Prefetcher(loader):
                 losses.append(train(x, y))
-        """, setup=UNEVEN + TRAIN_ON, ranks=(2, 3), notices="prefetched-batches"),
+        """, setup=UNEVEN + TRAIN_ON, ranks=(2,), notices="prefetched-batches"),
     idiom("three batches ahead", """
         import collections
         ahead = collections.deque()
@@ -77,7 +77,7 @@ IDIOMS = [
                 if number % 3 == 1:
                     continue
                 losses.append(train(x, y))
-        """, setup=UNEVEN + TRAIN_ON, ranks=(2, 3)),
+        """, setup=UNEVEN + TRAIN_ON, ranks=(2,)),
     idiom("all the data after a loop that reads ahead", """
         before = None
         for batch in loader:
