@@ -28,7 +28,8 @@ def elementwise(call: OpCall, output: Any) -> Tag | None:
         return call.cross_sample()
     tag, before = batched[0]
     if shape == _broadcast(call.shapes):
-        same = len({(each.dim, each.layout) for each, _ in batched}) == 1
+        same = len({each for each, _ in batched}) == 1  # else repeated, perhaps
+        same = same or len({(each.dim, each.layout) for each, _ in batched}) == 1
         # A single sample with as many rows as the global batch has samples.
         repeated = tag.block_size == 1 and shape[tag.dim] > before[tag.dim]
         if repeated or not same:

@@ -39,6 +39,8 @@ class Batched:
         ``(tokens * samples,)``; or ``samples`` has them repeated, as after ``y.repeat(tokens)``.
         """
         count = len(self.samples)
+        if not count or self.samples.count(self.samples[0]) == 1:  # as a rule; asked for each loss
+            return self.block_size, self.samples
         periods = (n for n in range(1, count) if not count % n)
         repeats = (n for n in periods if self.samples == self.samples[:n] * (count // n))
         return self.block_size, self.samples[: next(repeats, count)]
