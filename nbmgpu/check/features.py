@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 import torch
 
 from .cells import LANGUAGE, MLP, STEP, TRAIN, TRANSFORMER
 from .check import Check, CheckSkipped, Finding
 from .comparison import Cell, compare, float32_precision, notebook, run_on_ranks
+from .device_memory import LeastMemory
 from .setting import Setting
 
 LARGE = 1 << 23
@@ -137,21 +136,9 @@ def _memory_is_free(setting: Setting) -> Finding:
     if not setting.gpus:
         raise CheckSkipped("needs a GPU")
     large = torch.arange(LARGE, device=setting.device)
-    seen: list[int] = []
-    before, over = torch.cuda.memory_allocated(), threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.005):
-            seen.append(torch.cuda.memory_allocated())
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
+    with LeastMemory() as least:
         run_on_ranks("total = large.sum()", {"large": large}, setting)
-    finally:
-        over.set()
-        thread.join()
-    freed = before - min(seen, default=before)
+    freed = least.before - least.seen
     assert freed >= large.nbytes, f"{freed} of {large.nbytes} bytes were free during the run"
     expected = torch.arange(LARGE, device=setting.device)
     assert torch.equal(large, expected), "the tensor has other values after the run"

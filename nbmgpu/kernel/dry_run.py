@@ -41,20 +41,9 @@ def plan_text(execution: Execution) -> str:
     return "\n".join(lines)
 
 
-def frees_devices(execution: Execution) -> bool:
-    """Return whether the notebook's memory of GPUs is free while the ranks run.
-
-    Ranks that are held keep what they have there when the cell is over.
-    """
-    options, held = execution.options, execution.held is not None
-    return (
-        options.waits_here and not options.hold and not held and execution.placement.on_accelerators
-    )
-
-
 def _freed_lines(execution: Execution) -> list[str]:
     """Return a line on the memory of GPUs that the notebook frees while the ranks run, if any."""
-    if not frees_devices(execution):
+    if not (execution.options.waits_here and execution.placement.on_accelerators):
         return []
     freed = [block for block in execution.bundle.table.blocks if freeable(block) is not None]
     total = format_bytes(sum(block.nbytes for block in freed))

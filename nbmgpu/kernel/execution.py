@@ -33,7 +33,6 @@ from nbmgpu.trackers import registry as trackers
 
 from . import held_ranks, notices
 from .batch_size import batch_line
-from .dry_run import frees_devices
 from .launched_run import LaunchedRun, began
 from .notebook_context import NotebookContext
 from .resumed_options import (
@@ -173,7 +172,7 @@ class Execution:
                 self.held.run if self.held else None,
             )
             self._launched.continue_curves(earlier_curves(self.options))
-            if frees_devices(self):
+            if self.held is None and self.options.waits_here and self.placement.on_accelerators:
                 self._launched.free_device_memory(self.bundle)
         except BaseException:
             self._release()

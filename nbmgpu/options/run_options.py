@@ -132,8 +132,8 @@ class RunOptions(
 
     @property
     def waits_here(self) -> bool:
-        """Whether the kernel waits for ranks on its own machine, and uses no device meanwhile."""
-        return self.engine == "local" and not self.in_background
+        """Whether the kernel waits until ranks on its own machine have ended."""
+        return self.engine == "local" and not self.in_background and not self.hold
 
     @property
     def time_limit(self) -> float | None:

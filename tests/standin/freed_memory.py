@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import nbmgpu
+from nbmgpu.check.device_memory import LeastMemory
 from nbmgpu.serialization import device_memory
 
 LIMIT = 1 << 26  # as STANDIN_MEMORY says
@@ -51,21 +52,9 @@ def equal(other: nn.Module) -> bool:
 
 def least_during(cell: str) -> int:
     """Run a cell; return the least memory that the notebook had meanwhile."""
-    seen, over = [allocated()], threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.005):
-            seen.append(allocated())
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            nbmgpu.run(cell, names, gpus=2)
-    finally:
-        over.set()
-        thread.join()
-    return min(seen)
+    with LeastMemory() as least, contextlib.redirect_stdout(io.StringIO()):
+        nbmgpu.run(cell, names, gpus=2)
+    return least.seen
 
 
 found = {"used": sum(p.nbytes for p in model.parameters()) + X.nbytes + Y.nbytes}

@@ -86,15 +86,18 @@ class LossDiagnostics:
         if len(self._pending) >= MAX_PENDING:
             self.flush()
 
+    def note_shard(self) -> None:
+        """Note the size of the shard that a backward pass is for."""
+        shard = self._progress.shard
+        self._has_had_several |= shard is not None and not shard.is_single(self._dp_size)
+
     @property
     def is_single(self) -> bool:
         """Whether no rank has more than one sample, nor had in an earlier batch.
 
         Larger shards have told by then what the numbers in a loss mean.
         """
-        shard = self._progress.shard
-        self._has_had_several |= shard is not None and not shard.is_single(self._dp_size)
-        return shard is not None and not self._has_had_several
+        return self._progress.shard is not None and not self._has_had_several
 
     def flush(self) -> None:
         """Fetch the pending results of ``check``."""

@@ -106,6 +106,7 @@ class BackwardPatch:
         self._reader.note_other_gradients(roots)
         shard = self._progress.shard
         even = shard is not None and shard.is_even(self._rank_info.dp_size)
+        self._losses.diagnostics.note_shard()
         single = self._losses.diagnostics.is_single
         self._losses.batch_dependence.check_losses(roots, graph, even, single)
         plan = self._planner.plan(graph, self._reduced_losses(losses, options))
