@@ -68,13 +68,14 @@ class SizeInference:
     def is_size(self, kind: str, candidates: set[float]) -> bool:
         """Return whether a number that may be a size of a batch most likely is one.
 
-        It is if the code multiplies or divides by a size and contains none of the ``candidates`` as
-        a literal.  A number classified as a size of its ``kind`` once is one in every step.
+        It is unless the code contains one of the ``candidates`` as a literal or a value.  If it
+        does, and also multiplies or divides by a size, the number may be either.  A number
+        classified as a size of its ``kind`` once is one in every step.
         """
-        if not self.code.scales_by_size:
-            return False
         if not self.code.numbers & candidates:
             self._certain.add(kind)
+        elif not self.code.scales_by_size:
+            return False
         self._is_uncertain |= kind not in self._certain
         return kind in self._certain
 
@@ -93,7 +94,7 @@ class SizeInference:
         contradicted = self._divided_by_size == {True, False}
         # A constant is the same in every step, and is a literal in the code.
         is_literal = len(self._sizes) == 1 and self._sizes <= code.numbers
-        constant = is_literal and not code.names & SIZE_NAMES
+        constant = is_literal and not code.scales_by_size
         if contradicted or (self._divided_by_size == {True} and constant):
             return notices.DIVISOR_MATCHES_SIZE
         if self._divided_by_multiple and code.divides_by_multiple:

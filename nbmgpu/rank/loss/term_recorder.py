@@ -61,6 +61,7 @@ class TermRecorder:
         graph.divisions.by_older_tensor |= by_older
         if not is_full and reduced_dims(source):
             graph.partial_reductions.over_samples.append(dims_of(source))
+        graph.factors.mean_by_size |= self._is_mean_by_elements(source, path)
         if not self._is_mean_times_size(source, path):
             self._add_reduction(source, divisors)
         graph.is_nonlinear |= path.is_nonlinear or op_name(source) in NONLINEAR_REDUCTIONS
@@ -108,6 +109,15 @@ class TermRecorder:
             selected |= bool(scalar_tensors(path.divisors))
             self.graph.is_nonlinear |= selected or self._has_variable_rows(source)
         return multiplied
+
+    def _is_mean_by_elements(self, source: Any, path: GraphPath) -> bool:
+        """Return whether a mean is multiplied or divided by the elements or rows of its input."""
+        if not is_mean(source) or not 0 < self.samples < self.global_samples:
+            return False
+        sizes = {input_numel(source), *input_shape(source)[:1]} - {0, 1, self.samples}
+        numbers = [*path.factors, *(float(d) for d in path.divisors if is_number(d))]
+        found = {float(size) for size in sizes if any(is_one_of(n, {size}) for n in numbers)}
+        return bool(found) and self.size_inference.inference.is_size("mean", found)
 
     def _has_variable_rows(self, node: Any) -> bool:
         """Return whether the rows of a reduction's input are not a multiple of the samples."""

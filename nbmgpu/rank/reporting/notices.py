@@ -48,8 +48,8 @@ RATIO = (
     "batch size of the loader (`loader.batch_size`)."
 )
 SIZED_MEAN = (
-    "The loss is a mean divided by a number that equals the number of samples in this rank's "
-    "shard. If it is that number, the whole batch has more samples, and steps are larger than one "
+    "The loss is a mean that is multiplied or divided by a number that equals a size of this "
+    "rank's shard. If it is that size, the whole batch has more samples, and steps differ from one "
     "device's by a factor of the world size. Use the batch size of the loader "
     "(`loader.batch_size`)."
 )

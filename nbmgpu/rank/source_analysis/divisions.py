@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import types
+
+import torch
+from torch.nn import functional
 
 from .called_functions import parse_cell, parse_function
 from .size_expressions import (
@@ -45,7 +49,8 @@ def _divides_by_multiple(nodes: list[ast.AST]) -> bool:
 def cell_scales_by_size(cell: str) -> bool:
     """Return whether a cell multiplies or divides a tensor by a batch size: ``loss * len(x)``.
 
-    Python numbers, as in ``loss.item() * len(x)``, do not count.
+    Python numbers, as in ``loss.item() * len(x)``, do not count.  A call of a function that is
+    given a size does, as the function may scale by it: ``mean_of(losses, len(x))``.
     """
     return _scales_by_size(nodes_in(parse_cell(cell).body))
 
@@ -55,6 +60,23 @@ def function_scales_by_size(function: types.FunctionType) -> bool:
     """Return whether a function multiplies or divides a tensor by a batch size."""
     tree = parse_function(function)
     return tree is not None and _scales_by_size(list(ast.walk(tree)))
+
+
+@functools.lru_cache(maxsize=256)
+def scaling_numbers(function: types.FunctionType) -> frozenset[float]:
+    """Return the literals by which a function may scale something.
+
+    These are operands of products and quotients, values of names and arguments that are named.
+    """
+    tree = parse_function(function)
+    parts: list[ast.expr | None] = []
+    for node in ast.walk(tree or ast.Module([], [])):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+            parts += operands(node)
+        elif isinstance(node, ast.AugAssign | ast.Assign | ast.AnnAssign | ast.keyword):
+            parts.append(node.value)
+    values = [each.value for each in parts if isinstance(each, ast.Constant)]
+    return frozenset(float(v) for v in values if isinstance(v, int | float) and v is not True)
 
 
 def assigned_names(cell: str) -> set[str]:
@@ -74,6 +96,11 @@ def _scales_by_size(nodes: list[ast.AST]) -> bool:
             left, right = node.target, node.value
         elif isinstance(node, ast.BinOp):
             left, right = node.left, node.right
+        elif isinstance(node, ast.Call) and not _is_of_torch(node.func):
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            if any(map(is_batch_size, given)) and not any(map(reads_scalar, given)):
+                return True
+            continue
         else:
             continue
         if isinstance(node.op, ast.Mult | ast.Div) and not reads_scalar(left):
@@ -84,3 +111,10 @@ def _scales_by_size(nodes: list[ast.AST]) -> bool:
             if any(is_batch_size(part) for part in parts) and not reads_scalar(right):
                 return True
     return False
+
+
+def _is_of_torch(function: ast.expr) -> bool:
+    """Return whether a function is, by its name, one of Python's or torch's, or a tensor's."""
+    if isinstance(function, ast.Attribute):
+        return any(hasattr(owner, function.attr) for owner in (torch.Tensor, torch, functional))
+    return isinstance(function, ast.Name) and hasattr(builtins, function.id)

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-import torch
-
 from .divisions import (
     assigned_names,
     cell_divides_by_multiple,
     cell_scales_by_size,
     function_divides_by_multiple,
     function_scales_by_size,
+    scaling_numbers,
 )
 from .gradient_reads import cell_reads_gradients, function_reads_gradients
+from .used_functions import UsedFunctions, nested_codes
 
 SETTINGS_MODULES = {"__main__", "argparse", "types"}
 """Modules of classes whose objects may hold a cell's settings, such as ``argparse.Namespace``."""
@@ -26,7 +26,9 @@ SETTINGS_MODULES = {"__main__", "argparse", "types"}
 
 @dataclass(frozen=True)
 class NotebookCode:
-    """What a cell, and the functions and classes defined in the notebook, contain.
+    """What a cell contains, and the functions and classes of the notebook and of modules beside it.
+
+    Whether it divides or scales by sizes is also read in functions of packages that these refer to.
 
     Attributes:
         names: variables and attributes that the code uses.
@@ -43,34 +45,35 @@ class NotebookCode:
     reads_gradients: bool = False
 
     @classmethod
-    def from_cell(cls, cell: str, namespace: Mapping[str, Any]) -> NotebookCode:
-        """Analyze ``cell`` and the objects in ``namespace`` that were defined in the notebook."""
+    def from_cell(
+        cls, cell: str, namespace: Mapping[str, Any], with_models: bool = True
+    ) -> NotebookCode:
+        """Analyze ``cell``, what ``namespace`` has from the notebook, and what these refer to."""
         try:
             codes = [compile(cell, "<cell>", "exec", dont_inherit=True)]
         except SyntaxError:  # the cell uses magics and is not analyzed
             codes = []
-        own = [v for v in namespace.values() if getattr(v, "__module__", "") == "__main__"]
-        functions = [
-            member
-            for value in own
-            for member in (vars(value).values() if isinstance(value, type) else [value])
-            if isinstance(member, FunctionType)
-        ]
+        used = UsedFunctions(with_models)
+        used.add(v for v in namespace.values() if getattr(v, "__module__", "") == "__main__")
+        used.add_named(codes, namespace)
         assigned = assigned_names(cell)
-        parts = list(_with_nested([*codes, *(function.__code__ for function in functions)]))
-        names = {name for code in parts for name in code.co_names}
-        values = [value for code in parts for value in (*code.co_consts, *_small_ints(code))]
+        of_cell = list(nested_codes(codes))
+        of_functions = nested_codes(function.__code__ for function in used.own)
+        names = {name for code in (*of_cell, *of_functions) for name in code.co_names}
+        values = [value for code in of_cell for value in (*code.co_consts, *_small_ints(code))]
+        # Functions have many numbers; those of ``__init__`` are widths of layers, or attributes.
+        functions = [each for each in used.own if each.__name__ != "__init__"]
         values += [v for f in functions for v in (f.__defaults__ or (), (f.__kwdefaults__ or {}))]
-        used = [namespace.get(name) for name in names - assigned]
-        values += [*used, *(_settings_of(each) for each in used)]
+        variables = [namespace.get(name) for name in names - assigned]
+        values += [*variables, *(_settings_of(each) for each in variables)]
         numbers = {
             float(v) for v in _flatten(values) if isinstance(v, int | float) and v is not True
         }
-        scales = cell_scales_by_size(cell) or any(map(function_scales_by_size, functions))
-        divides = cell_divides_by_multiple(cell) or any(
-            map(function_divides_by_multiple, functions)
-        )
-        gradients = cell_reads_gradients(cell) or any(map(function_reads_gradients, functions))
+        numbers.update(*map(scaling_numbers, functions))
+        losses = [*used.own, *used.of_packages]
+        scales = cell_scales_by_size(cell) or any(map(function_scales_by_size, losses))
+        divides = cell_divides_by_multiple(cell) or any(map(function_divides_by_multiple, losses))
+        gradients = cell_reads_gradients(cell) or any(map(function_reads_gradients, used.own))
         return cls(names, numbers, divides, scales, gradients)
 
     @classmethod
@@ -81,7 +84,7 @@ class NotebookCode:
         """
         kinds = type | FunctionType
         classes = {n: v if isinstance(v, kinds) else type(v) for n, v in namespace.items()}
-        return cls.from_cell(cell, {n: v for n, v in classes.items() if not _is_model(v)})
+        return cls.from_cell(cell, classes, with_models=False)
 
 
 def _small_ints(code: CodeType) -> list[Any]:
@@ -106,14 +109,3 @@ def _flatten(values: Iterable[Any]) -> Iterator[Any]:
             yield from list(value.values())
         else:
             yield value
-
-
-def _with_nested(codes: Iterable[CodeType]) -> Iterator[CodeType]:
-    """Yield code objects and those nested in them."""
-    for code in codes:
-        yield code
-        yield from _with_nested(part for part in code.co_consts if isinstance(part, CodeType))
-
-
-def _is_model(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, torch.nn.Module)

@@ -39,7 +39,7 @@ IDIOMS = [
                     losses.append(train(*before))
                 before = batch
             losses.append(train(*before))
-        """, setup=UNEVEN + TRAIN_ON, rank_local="before", ranks=(2, 3)),
+        """, setup=UNEVEN + TRAIN_ON, rank_local="before"),
     idiom("a prefetcher that copies", """
         class Prefetcher:
             def __init__(self, loader):
