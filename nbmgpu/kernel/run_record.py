@@ -45,7 +45,7 @@ def new_record(
             timeout=options.time_limit,
             fresh=options.fresh,
             engine=options.engine,
-            may_restart=options.may_restart,
+            may_restart=options.may_restart and execution.held is None,
             repeated=repeated,
             values=dataclasses.asdict(options),
         ),

@@ -143,7 +143,7 @@ class RunOptions(
     @property
     def may_restart(self) -> bool:
         """Whether a cell whose numbers would differ starts again with ``--exact always``."""
-        contradicted = self.hold or any(getattr(self, n) != DEFAULTS[n] for n in INEXACT)
+        contradicted = any(getattr(self, n) != DEFAULTS[n] for n in INEXACT)
         is_supported = "exact" in profile_of(self.strategy).options.supported
         return self.exact == "auto" and is_supported and not self.in_background and not contradicted
 

@@ -138,6 +138,8 @@ def begin_next(
         events, log, heartbeat: of that run.
     """
     session, shell = rank.session, rank.shell
+    if session.recorder.restart is not None:
+        session.recorder.restart.give_up("runs in ranks that have run other cells")
     os.chdir(run.record.kernel.cwd)
     sys.path[:] = run.record.kernel.sys_path
     session.begin_run(events, run.record.options.values.get("steps"))

@@ -85,6 +85,7 @@ class RestartRequest:
         self._undo_log = UndoLog(folder)
         self._launcher_events = folder / "events" / "launcher.jsonl"
         self._has_effects = False
+        self._given_up = ""
         folders = folder, Path.home() / ".cache", "/dev", "/proc", sys.prefix
         temporary = os.path.join(os.path.realpath(tempfile.gettempdir()), "")
         self._private = (
@@ -98,6 +99,10 @@ class RestartRequest:
         """Whether the cell can still start again."""
         return self._is_rank and not self._obstacle
 
+    def give_up(self, predicate: str) -> None:
+        """Start no cell again from now on; ``predicate`` says why the cell cannot."""
+        self._given_up = predicate
+
     @property
     def _is_rank(self) -> bool:
         return os.getpid() == self._process  # and no worker of a loader
@@ -105,6 +110,8 @@ class RestartRequest:
     @property
     def _obstacle(self) -> str:
         """Why the cell cannot start again, as a predicate; empty if it can."""
+        if self._given_up:
+            return self._given_up
         if self._seconds >= WITHIN:
             return f"has run for more than {WITHIN:.0f} s"
         compiled = "has a compiled model, of whose calls ranks cannot have a part each"

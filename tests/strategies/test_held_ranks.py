@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from held_notebook import EVALUATE, TOLERANCE, TRAIN, notebook, run
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import nbmgpu
 from nbmgpu.errors import OptionError
@@ -18,53 +17,7 @@ from nbmgpu.kernel import held_ranks
 from nbmgpu.options.hold_options import STRATEGIES
 from nbmgpu.report.digest import line_of
 
-TRAIN = """
-for x, y in loader:
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    optimizer.step()
-    losses.append(loss.item())
-scheduler.step()
-"""
-EVALUATE = """
-import os
-total, pid = 0.0, os.getpid()
-with torch.no_grad():
-    for x, y in loader:
-        total += nn.functional.mse_loss(model(x), y, reduction="sum").item()
-"""
-TOLERANCE = {"rtol": 1e-4, "atol": 1e-6}
-
-
-@pytest.fixture(autouse=True)
-def _released() -> Iterator[None]:
-    yield
-    if (held := held_ranks._held) is not None:
-        held.end()
-
-
-def notebook() -> dict[str, Any]:
-    """Return the names of a notebook with a model that has not been trained."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 4))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    data = TensorDataset(torch.randn(42, 6), torch.randn(42, 4))
-    return {
-        "torch": torch,
-        "nn": nn,
-        "model": model,
-        "optimizer": optimizer,
-        "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5),
-        "loader": DataLoader(data, batch_size=16),
-        "losses": [],
-    }
-
-
-def run(source: str, names: dict[str, Any], **options: Any) -> nbmgpu.Run:
-    finished = nbmgpu.run(source, names, timeout=100, **options)
-    assert finished is not None
-    return finished
+pytestmark = pytest.mark.usefixtures("released")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
