@@ -48,6 +48,12 @@ RESTARTING = {
         with_loss("F.cross_entropy(model(x), y) + F.cross_entropy(model(x)[y > 1], y[y > 1])"),
         "mixed-loss",
     ),
+    "the first of the batch": (with_loss("F.cross_entropy(model(x)[:1], y[:1])"), "one-sample"),
+    "the last by a list": (with_loss("F.cross_entropy(model(x)[[-1]], y[[-1]])"), "one-sample"),
+    "one of the samples": (
+        with_loss("F.cross_entropy(model(x), y) + model(x)[0].mean()"),
+        "one-sample",
+    ),
     "a sum beside fixed points": (
         with_loss("F.cross_entropy(model(x), y, reduction='sum') + model(X[20:25]).pow(2).sum()"),
         "sum-with-fixed-term",
@@ -56,6 +62,11 @@ RESTARTING = {
 """Cells, and the topic of the notice that they are given on shards."""
 
 STAYING = {
+    "columns": with_loss("F.cross_entropy(model(x)[:, [0, 1, 2, 3]][..., :4], y[:])"),
+    "the probability of each target": with_loss(
+        "-model(x).log_softmax(1)[torch.arange(len(y)), y].mean()"
+    ),
+    "a look at the first": TRAIN + "    shown = x[0]\n",
     "a mean": TRAIN,
     "squeezed columns": with_loss("F.mse_loss(model(x)[:, :1].squeeze(1), y.float())"),
     "accumulation": TRAIN.replace("loss.backward()", "(loss / 4).backward()"),

@@ -119,6 +119,10 @@ ENTRIES = (
         "A hook that sees the gradient of one rank's loss alone is reported.",
     ),
     *patched(
+        TORCH, "torch.Tensor", "__getitem__",
+        "In a watched step with one sample per rank, only its argument tells x[:1] from x.",
+    ),
+    *patched(
         TORCH, "torch.Tensor", "numpy tolist",
         "No operator reports that values leave torch; a watched step records them here.",
     ),

@@ -17,6 +17,7 @@ from .dispatch_mode import SampleTrackingMode, mode_removed, pop_mode, push_mode
 from .escaped_values import EscapedValues, storage_id
 from .numpy_access import patch_array_exports
 from .op_findings import OpFindings
+from .position_indexing import BY_POSITION, patch_indexing
 from .reduction_ops import BATCH_NORM_TAG
 from .tags import Batched, CrossSample, SampleSum, SingleSample
 
@@ -62,7 +63,7 @@ class BatchDependenceDetector:
         self._batches_read = 0
         self._read_since = 0
         self._recent: deque[WeakTensors] = deque(maxlen=MAX_READ_AHEAD + 1)
-        self._restore_array_exports: Callable[[], None] = lambda: None
+        self._patches: list[Callable[[], None]] = []
         self.splits_batches = False
 
     def add_batch(self, batch: Any, samples: int, global_batch_size: int) -> None:
@@ -104,7 +105,9 @@ class BatchDependenceDetector:
                 self._mode.register_batch(batch)
             # Below the modes that the cell has pushed: the cell pops them first.
             push_mode(self._mode, torch._C._len_torch_dispatch_stack())
-            self._restore_array_exports = patch_array_exports(self._mode.on_array_export)
+            self._patches = [patch_array_exports(self._mode.on_array_export)]
+        if samples == 1 and len(self._patches) == 1:
+            self._patches.append(patch_indexing(self._mode.on_indexing))
         self._mode.escaped.buffer_storages = set(map(storage_id, self._buffers()))
         self._mode.add_batch(tensors, samples, global_batch_size)
         self._mode.lost |= has_others  # tensors with other rows: atoms, nodes of graphs
@@ -119,7 +122,8 @@ class BatchDependenceDetector:
         mode, self._mode = self._mode, None
         if mode is None:
             return
-        self._restore_array_exports()
+        for remove in self._patches:
+            remove()
         pop_mode(mode)
         trained, findings = mode.trained, mode.findings
         if trained.is_subset:
@@ -177,7 +181,9 @@ class BatchDependenceDetector:
                 self._report_cross_sample(tag)
             if isinstance(tag, SampleSum):
                 self._check_sum(tag, graph, mode)
-            if single and isinstance(tag, SingleSample | Batched):  # not reduced over samples
+            picked = tag is not None and BY_POSITION in tag.sources
+            # Not reduced over samples, or over those that were picked.
+            if single and (picked or isinstance(tag, SingleSample | Batched)):
                 self._recorder.notice("one-sample", notices.ONE_SAMPLE)
             scalar_per_sample = mode.samples_with_scalar == len(graph.terms) > MAX_TERMS_BY_CHANCE
             if scalar_per_sample and graph.sums_terms(even):

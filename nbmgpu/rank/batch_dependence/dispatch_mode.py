@@ -21,6 +21,7 @@ from .escaped_values import EscapedValues, storage_id
 from .op_call import OpCall
 from .op_findings import OpFindings
 from .op_rules import loses_samples, output_tags
+from .position_indexing import BY_POSITION, selects_by_position
 from .tags import Batched, CrossSample, SingleSample, Tag
 from .trained_samples import TrainedSamples
 
@@ -86,6 +87,20 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
         """Check a tensor that is converted to an array or a list."""
         if not self.idle and not isinstance(self.tags.get(tensor), SingleSample | None):
             self.escaped.check_array_export(tensor)
+
+    def on_indexing(self, tensor: torch.Tensor, index: Any, result: Any) -> None:
+        """Note if samples of a shard of one sample are picked by their position."""
+        tag, made = self.tags.get(tensor), self.tags.get(result)
+        samples = self.findings.global_batch_size
+        if self.idle or not isinstance(tag, Batched) or made is None:
+            return
+        if selects_by_position(index, tensor.ndim + tag.dim, samples):
+            picked = frozenset((BY_POSITION,))
+            self.tags[result] = (
+                replace(made, samples=(BY_POSITION,), sources=picked)
+                if isinstance(made, Batched)
+                else SingleSample(BY_POSITION)
+            )
 
     def reduces_other_rows(self, graph: LossGraph) -> bool:
         """Return whether a reduction of ``graph`` is over rows other than the samples of the shard.
