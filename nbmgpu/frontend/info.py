@@ -17,7 +17,7 @@ from nbmgpu.devices.placement import place_ranks
 from nbmgpu.devices.probe import Machine, probe, torch_build
 from nbmgpu.engines.registry import get_engine
 from nbmgpu.errors import OptionError
-from nbmgpu.kernel import executor
+from nbmgpu.kernel import executor, held_ranks
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.report.text_format import headline, rank_lines
 from nbmgpu.runs.engine_plugins import engine_names
@@ -56,6 +56,7 @@ def info_text(machine: Machine | None = None) -> str:
         "Engines": engine_lines(),
         "Engine profiles": profile_lines(),
         "Last run": last_run_lines(),
+        "Held ranks": held_lines(),
         "Versions": version_lines(),
         "GPU memory held by this kernel": kernel_memory_lines(),
         "Missing": missing_lines(machine),
@@ -107,6 +108,12 @@ def last_run_lines() -> list[str]:
     record = run.record
     places = describe_positions(parse_mesh(record.options.values.get("mesh") or ()))
     return [f"  {run.id}  {headline(record)}", *(f"  {line}" for line in rank_lines(places))]
+
+
+def held_lines() -> list[str]:
+    """Return what ranks hold since ``--hold``, if some do."""
+    text = held_ranks.description()
+    return [f"  {text}", f"  {held_ranks.RELEASE} ends them."] if text else []
 
 
 def version_lines() -> list[str]:

@@ -152,6 +152,12 @@ def current() -> HeldRanks | None:
     return _held
 
 
+def description() -> str:
+    """Return what the ranks that wait hold, in a sentence; empty if none wait."""
+    waits = _held is not None and _owner == os.getpid() and _held.alive
+    return _held.describe() if waits and _held is not None else ""
+
+
 def visible_names(held: HeldRanks | None, namespace: dict[str, Any]) -> dict[str, Any]:
     """Return what a cell may read: the notebook's names, and those that only the ranks have."""
     return namespace if held is None else {**dict.fromkeys(held.names), **namespace}
