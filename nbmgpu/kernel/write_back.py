@@ -22,6 +22,7 @@ from nbmgpu.serialization import (
 )
 from nbmgpu.trackers import registry as trackers
 
+from . import unread_memory
 from .rank_agreement import differing_names
 
 DIFFERENT_BATCHES = (
@@ -111,6 +112,8 @@ class WriteBack:
         for name, error in trackers.write_back(rank_0.tracked):
             what = f"The run of {name} is not as the cell has left it"
             self.notice(f"tracker:{name}", f"{what}: {error!r}.")
+        if text := unread_memory.notice_text(self.run, self.bundle, self.namespace):
+            self.notice("unread-gpu-memory", text)
         return rank_0
 
     def _restore(self) -> RestoredResult | None:

@@ -18,6 +18,7 @@ SAME_LOSS = {
     "idle-stages",
     "left-out",
     "gpu-memory",
+    "unread-gpu-memory",
     "held",
     "logged-on-some-ranks",
     "on-host",

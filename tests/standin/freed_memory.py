@@ -99,4 +99,10 @@ thread.join()
 taken.clear()
 least_during("pass")
 found["later"] = equal(kept)
+
+names |= {"unread": [torch.zeros(1 << 19, device="standin")], "again": {"row": row}}
+try:
+    least_during("torch.zeros(1 << 26, device='standin')\nmodel")
+except torch.OutOfMemoryError:
+    found["unread"] = nbmgpu.last_run.view.notices["unread-gpu-memory"].text
 print(json.dumps(found))

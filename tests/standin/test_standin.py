@@ -106,6 +106,9 @@ def test_the_notebooks_memory_is_free_while_ranks_run(environment) -> None:
     assert found["restarted"]
     assert "are not on their GPU again: it is full" in found["full"]
     assert found["later"], "the next cell brings them back"
+    held = "holds 6.0 MiB on its accelerator that the cell does not read"
+    assert held in found["unread"]
+    assert "`part` (4.0 MiB), `unread` (2.0 MiB). To free it" in found["unread"]
 
 
 OUT_OF_MEMORY = """
