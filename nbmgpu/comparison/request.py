@@ -61,6 +61,7 @@ UNSUPPORTED = {
     "--checkpoint-every": "Its runs are short",
     "--keep": "Its runs write no checkpoints",
     "--resume": "All of its runs start from the notebook's objects as they are",
+    "--profile": "It slows the steps that a comparison measures: profile a single run",
     "--max-restarts": "A run that fails is a row of its table",
 }
 """Flags of ``%%mgpu`` that do not apply to several runs, and why."""

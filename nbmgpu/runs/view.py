@@ -27,6 +27,7 @@ from .events import (
     TensorBoardFolder,
 )
 from .number_topics import DIFFERS
+from .profile_event import StepProfile
 from .rank_view import RankView
 
 STOPPING = "stopping"
@@ -64,7 +65,8 @@ class RunView:
 
     ``notices`` has each topic once. ``tracks`` maps a bar's key to its history on rank 0, which
     represents all ranks.  ``hang`` is the hang that lasts, or that has ended the run.  ``shards``
-    has each rank's newest report of the parameters it stores.  ``checkpoint`` is the newest.
+    has each rank's newest report of the parameters it stores, ``profiles`` that of profiled steps.
+    ``checkpoint`` is the newest.
     ``tensorboard`` has the folders that TensorBoard reads, in the order of their use.
     """
 
@@ -77,6 +79,7 @@ class RunView:
         self.tracks: dict[str, ProgressTrack] = {}
         self.notices: dict[str, Notice] = {}
         self.shards: dict[int, ParameterShards] = {}
+        self.profiles: dict[int, StepProfile] = {}
         self.tensorboard: list[str] = []
         self.restart: Restart | None = None
         self.checkpoint: CheckpointWritten | None = None
@@ -116,6 +119,8 @@ class RunView:
                 self.restart = self.restart or event
             case ParameterShards():
                 self.shards[event.rank] = event
+            case StepProfile():
+                self.profiles[event.rank] = event
             case Hang():
                 self.hang = None if event.over else event
             case Ended():
