@@ -101,7 +101,12 @@ function tableRow(
   const parts = [row.compute, row.communication, row.data, row.host];
   const shares = parts.map(seconds => {
     const share = row.step_time ? seconds / row.step_time : 0;
-    const cell = make('td', 'share', { title: formatShare(share) }, formatSeconds(seconds));
+    const cell = make(
+      'td',
+      'share',
+      { title: formatShare(share) },
+      formatSeconds(seconds)
+    );
     cell.style.setProperty('--nbmgpu-share', `${100 * share}%`);
     return cell;
   });
@@ -146,6 +151,9 @@ function traceButton(
   };
   const node = button('toggle', size, () => void download());
   node.title = trace;
-  node.setAttribute('aria-label', trans.__('Download the trace of rank %1, %2', rank, size));
+  node.setAttribute(
+    'aria-label',
+    trans.__('Download the trace of rank %1, %2', rank, size)
+  );
   return node;
 }

@@ -34,7 +34,7 @@ export async function allParts(
   onProgress: (share: number) => void
 ): Promise<Uint8Array<ArrayBuffer>[]> {
   const parts: Uint8Array<ArrayBuffer>[] = [];
-  for (let offset = 0; ; ) {
+  for (let offset = 0; ;) {
     const { content, end, size } = await request({ rank, offset });
     if (!content) {
       throw new Error('the trace has been removed');
