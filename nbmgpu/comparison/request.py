@@ -102,8 +102,8 @@ def _table(command: str, without: str, own: Sequence[Flag]) -> FlagTable:
         help=f"end each run after this many optimizer steps (default: {STEPS})",
         validate=_validate_steps,
     )
-    left_out = {without, "steps", "pull", "background", "detach", "dry_run"}
-    left_out |= {flag.field for flag in own}
+    left_out = {without, "steps"} | {flag.field for flag in own}
+    left_out |= {flag.field for flag in FLAGS if flag.name in UNSUPPORTED}
     others = [flag for flag in FLAGS if flag.field not in left_out]
     return FlagTable(command, (*own, steps, *others), UNSUPPORTED)
 

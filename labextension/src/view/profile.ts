@@ -25,7 +25,7 @@ function create(context: ISectionContext): ISectionView {
   });
   const link = make(
     'a',
-    '',
+    'profile-link',
     { href: VIEWER, target: '_blank', rel: 'noopener noreferrer' },
     'ui.perfetto.dev'
   );

@@ -14,15 +14,13 @@ own, hidden communication.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch.autograd import DeviceType
 
 from .phases import ALL_REDUCE, NEXT_BATCH
-
-if TYPE_CHECKING:
-    from torch.autograd.profiler_util import EventList
 
 STEP_NAME = "ProfilerStep"
 """How ``torch.profiler`` names a step, before its number."""
@@ -89,18 +87,21 @@ class StepParts:
     host: float
 
 
-def traced_spans(events: EventList) -> list[TracedSpan]:
-    """Return the events of a profiler without annotations of the device's time line."""
+def traced_spans(events: Iterable[Any]) -> list[TracedSpan]:
+    """Return the events of Kineto without annotations of the device's time line.
+
+    ``torch.profiler.profile.events()`` makes objects and trees of them, which takes 25 times as
+    long (measured: 8.5 s for six steps of a transformer with 12 layers).
+    """
     spans = []
     for event in events:
-        on_device = event.device_type.name != "CPU"
-        if on_device and event.is_user_annotation:
+        on_device = event.device_type() != DeviceType.CPU
+        if on_device and event.is_user_annotation():
             continue  # a phase of the host, repeated there
-        times = event.time_range
-        asynchronous = bool(event.is_async)
-        spans.append(
-            TracedSpan(event.name, times.start, times.end, event.thread, on_device, asynchronous)
-        )
+        start, thread = event.start_ns(), event.start_thread_id()
+        end = start + event.duration_ns()
+        is_async = event.is_async() or (not on_device and event.end_thread_id() != thread)
+        spans.append(TracedSpan(event.name(), start / 1e3, end / 1e3, thread, on_device, is_async))
     return spans
 
 
@@ -188,33 +189,37 @@ def _joined(spans: Iterable[tuple[float, float]]) -> Spans:
 
 def _within(spans: Spans, others: Spans) -> Spans:
     """Return when both are."""
-    found, at = [], 0
-    for start, end in spans:
-        while at < len(others) and others[at][1] <= start:
-            at += 1
-        for other_start, other_end in islice(others, at, None):
-            if other_start >= end:
-                break
-            found.append((max(start, other_start), min(end, other_end)))
-    return found
+    return [
+        (max(start, other_start), min(end, other_end))
+        for (start, end), overlapping in _with_overlapping(spans, others)
+        for other_start, other_end in overlapping
+    ]
 
 
 def _without(spans: Spans, others: Spans) -> Spans:
     """Return when ``spans`` are and ``others`` are not."""
-    found, at = [], 0
-    for start, end in spans:
-        while at < len(others) and others[at][1] <= start:
-            at += 1
+    found = []
+    for (start, end), overlapping in _with_overlapping(spans, others):
         left = start
-        for other_start, other_end in islice(others, at, None):
-            if other_start >= end:
-                break
+        for other_start, other_end in overlapping:
             if other_start > left:
                 found.append((left, other_start))
-            left = max(left, other_end)
+            left = other_end
         if left < end:
             found.append((left, end))
     return found
+
+
+def _with_overlapping(spans: Spans, others: Spans) -> Iterator[tuple[tuple[float, float], Spans]]:
+    """Yield each of ``spans`` with those of ``others`` that overlap with it."""
+    first = 0
+    for start, end in spans:
+        while first < len(others) and others[first][1] <= start:
+            first += 1
+        last = first
+        while last < len(others) and others[last][0] < end:
+            last += 1
+        yield (start, end), others[first:last]
 
 
 def _length(spans: Spans) -> float:

@@ -165,7 +165,7 @@ class StepProfiler:
         """Write the trace, and emit the parts of a step."""
         first, last = self._steps.first, min(self._counter.taken, self._steps.last)
         on_accelerator = is_accelerator(self._session.strategy.device)
-        spans = traced_spans(stopped.events())
+        spans = traced_spans(stopped.profiler.kineto_results.events())
         parts = step_parts(spans, last - first + 1, on_accelerator)
         if parts is None:
             raise RuntimeError("torch's profiler has recorded no step")
