@@ -64,7 +64,7 @@ class ProfileTable:
 def profile_table(folder: Path, view: RunView) -> ProfileTable:
     """Return what the ranks of the run in ``folder`` have reported."""
     rows = []
-    for rank, profile in sorted(view.profiles.items()):
+    for rank, profile in sorted(view.reports.profiles.items()):
         times = {name: getattr(profile, name) for name in TIMES}
         steps, trace = f"{profile.first}-{profile.last}", str(trace_path(folder, rank))
         rows.append(ProfileRow(rank, steps, trace=trace, nbytes=profile.nbytes, **times))

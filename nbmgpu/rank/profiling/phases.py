@@ -42,7 +42,8 @@ class WrappedMethods:
     def remove(self) -> None:
         """Restore the methods of the classes."""
         while self._wrapped:
-            delattr(*self._wrapped.pop())
+            owner, name = self._wrapped.pop()
+            delattr(owner, name)
 
 
 def name_phases(
