@@ -208,10 +208,12 @@ def test_several_optimizers_on_a_batch_take_one_step():
     assert (names["nbmgpu: backward"], names["nbmgpu: step"]) == (2, 6)
 
 
-def test_a_cell_that_starts_again_has_the_profile_of_its_second_run():
-    cell = TRAIN.replace("model(x)", "nn.functional.dropout(model(x), 0.5)")
-    run, _ = trained(cell, profile="1-2")
+@pytest.mark.parametrize("after", [0, 6], ids=["at once", "after it has written traces"])
+def test_a_cell_that_starts_again_has_the_profile_of_its_second_run(after):
+    cell = TRAIN.replace("model(x)", f"dropped(model(x)) if len(losses) >= {after} else model(x)")
+    run, names = trained("dropped = nn.Dropout()\n" + cell, profile="1-2")
     assert "restarted" in run.view.notices
+    assert len(names["losses"]) == STEPS
     assert_profiled(run, "1-2", 2)
 
 
