@@ -22,7 +22,8 @@ from nbmgpu.runs.events import (
     Status,
     Stderr,
 )
-from nbmgpu.runs.folder import new_run_id
+from nbmgpu.runs.folder import new_run_id, trace_path
+from nbmgpu.runs.profile_event import StepProfile
 from nbmgpu.runs.record import KernelRecord, LaunchOptions, RunRecord, StoragePaths
 from nbmgpu.runs.run import Run
 from nbmgpu.system.processes import own_process
@@ -115,6 +116,15 @@ class StagedRun:
             stored=list(stored.values()),
             nbytes=[4 * count for count in stored.values()],
         )
+
+    def profile(self, rank: int, trace: bytes = b"trace", **fields: Any) -> None:
+        """A rank has profiled steps 5 to 10, 20 ms each, and written ``trace``."""
+        trace_path(self.run.folder, rank).write_bytes(trace)
+        known = {
+            "first": 5, "last": 10, "step_time": 0.02, "compute": 0.01, "communication": 0.005,
+            "hidden": 0.001, "data": 0.004, "host": 0.001, "nbytes": len(trace),
+        }  # fmt: skip
+        self.ranks[rank].emit(StepProfile, **(known | fields))
 
     def fail(
         self,

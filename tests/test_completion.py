@@ -14,7 +14,8 @@ from traitlets.config import Config
 
 from nbmgpu.frontend.completer import names_to_pull
 from nbmgpu.frontend.completion import MATCHER_ID, register, unregister
-from nbmgpu.options.flags import COMMANDS, FLAGS
+from nbmgpu.options.commands import COMMANDS
+from nbmgpu.options.flags import FLAGS
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Started
 from nbmgpu.runs.record import KernelRecord, LaunchOptions, RunRecord, StoragePaths

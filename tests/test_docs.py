@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import nbmgpu
-from nbmgpu.options.flags import COMMANDS, FLAGS
+from nbmgpu.options.commands import COMMANDS
+from nbmgpu.options.flags import FLAGS
 
 ROOT = Path(nbmgpu.__file__).parent.parent
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")})

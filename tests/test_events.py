@@ -9,7 +9,8 @@ import pytest
 
 from nbmgpu.runs.event_file import EventTail, EventWriter
 from nbmgpu.runs.event_lines import decode, encode
-from nbmgpu.runs.events import EVENT_TYPES, Metrics, Notice
+from nbmgpu.runs.event_types import EVENT_TYPES
+from nbmgpu.runs.events import Metrics, Notice
 
 SAMPLES = {
     str: "grün <b>\n",

@@ -1,5 +1,7 @@
 """What the panel's traits say, when they travel, and what comes back from the browser."""
 
+import base64
+import random
 import time
 from types import SimpleNamespace
 
@@ -207,6 +209,20 @@ def test_the_metrics_are_sent_as_csv_when_asked_for(staged, monkeypatch):
     assert page["text"].startswith("step,loss\n0,0.5\n")
     rest = {"after": page["last"], "columns": page["columns"]}
     assert answer_to(view, monkeypatch, csv=rest)["last"] == 8999
+
+
+def test_a_trace_is_sent_in_parts_when_asked_for(staged, monkeypatch):
+    run, trace = staged(2), random.Random(0).randbytes(400_000)
+    view = shown(run)
+    run.profile(1, trace)
+    got, offset = b"", 0
+    while offset < len(trace):
+        part = answer_to(view, monkeypatch, trace={"rank": 1, "offset": offset})
+        assert (part["size"], part["end"] > offset) == (len(trace), True)
+        got, offset = got + base64.b64decode(part["content"]), part["end"]
+    assert got == trace
+    nothing = {"content": "", "end": 0, "size": 0}
+    assert answer_to(view, monkeypatch, trace={"rank": 0, "offset": 0}) == nothing
 
 
 def test_choices_are_kept_for_a_reloaded_page(staged):

@@ -23,7 +23,7 @@ from nbmgpu.report.views.registry import BUILT_IN, RunViews
 FOLDER = Path(__file__).parents[1] / "labextension" / "src" / "generated"
 
 ROOTS = (
-    "nbmgpu.runs.events:EVENT_TYPES",
+    "nbmgpu.runs.event_types:EVENT_TYPES",
     "nbmgpu.runs.record:RunRecord",
     "nbmgpu.report.node_rows:RankRequest",
     "nbmgpu.report.log_pages:LogRequest",
@@ -31,6 +31,8 @@ ROOTS = (
     "nbmgpu.report.curves:CurveRequest",
     "nbmgpu.report.metrics_csv:CsvRequest",
     "nbmgpu.report.metrics_csv:CsvPage",
+    "nbmgpu.report.trace_parts:TraceRequest",
+    "nbmgpu.report.trace_parts:TracePart",
     "nbmgpu.report.run_comparison.payload:RunComparison",
     "nbmgpu.server.payloads:*",
     "nbmgpu.advisor.picker_state:PickerState",

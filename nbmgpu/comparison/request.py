@@ -61,6 +61,7 @@ UNSUPPORTED = {
     "--checkpoint-every": "Its runs are short",
     "--keep": "Its runs write no checkpoints",
     "--resume": "All of its runs start from the notebook's objects as they are",
+    "--profile": "It slows the steps that a comparison measures: profile a single run",
     "--max-restarts": "A run that fails is a row of its table",
 }
 """Flags of ``%%mgpu`` that do not apply to several runs, and why."""
@@ -101,8 +102,8 @@ def _table(command: str, without: str, own: Sequence[Flag]) -> FlagTable:
         help=f"end each run after this many optimizer steps (default: {STEPS})",
         validate=_validate_steps,
     )
-    left_out = {without, "steps", "pull", "background", "detach", "dry_run"}
-    left_out |= {flag.field for flag in own}
+    left_out = {without, "steps"} | {flag.field for flag in own}
+    left_out |= {flag.field for flag in FLAGS if flag.name in UNSUPPORTED}
     others = [flag for flag in FLAGS if flag.field not in left_out]
     return FlagTable(command, (*own, steps, *others), UNSUPPORTED)
 

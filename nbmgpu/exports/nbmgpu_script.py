@@ -18,7 +18,9 @@ from .starting_states import StartingStates
 from .statements import read_statements
 from .training_objects import find_training_objects
 
-NOT_EXPORTED = ("background", "detach", "dry_run", "export", "keep_start", "pull", "resume")
+NOT_EXPORTED = (
+    "background", "detach", "dry_run", "export", "keep_start", "profile", "pull", "resume",
+)  # fmt: skip
 """Options that belong to a notebook, or to one run."""
 
 

@@ -19,7 +19,7 @@ from nbmgpu.errors import OptionError, format_message
 from nbmgpu.formatting import format_bytes
 from nbmgpu.kernel.executor import select_run
 from nbmgpu.kernel.notebook_context import NotebookContext
-from nbmgpu.options.flags import INFO_OPTIONS
+from nbmgpu.options.commands import INFO_OPTIONS
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.patches.report import patch_report
 from nbmgpu.report.digest import line_of

@@ -19,9 +19,10 @@ from nbmgpu.comparison.request import TABLES
 from nbmgpu.devices.placement import DEFAULT_CPU_RANKS
 from nbmgpu.devices.probe import probe
 from nbmgpu.options.clean_options import CLEAN
+from nbmgpu.options.commands import COMMANDS, INFO_OPTIONS
 from nbmgpu.options.engine_profiles import known_engines
 from nbmgpu.options.flag_table import Flag, FlagTable
-from nbmgpu.options.flags import COMMANDS, INFO_OPTIONS, RUN
+from nbmgpu.options.flags import RUN
 from nbmgpu.runs.engine_plugins import engine_names
 from nbmgpu.runs.post_mortem import saved_ranks
 from nbmgpu.runs.run import list_runs

@@ -12,7 +12,8 @@ from nbmgpu.errors import OptionError, closest_match, format_message
 from nbmgpu.kernel import executor, held_ranks
 from nbmgpu.kernel.execution import Execution
 from nbmgpu.kernel.notebook_context import NotebookContext
-from nbmgpu.options import flags
+from nbmgpu.options.commands import COMMANDS
+from nbmgpu.options.flags import FLAGS
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.runs.failure import plain
 from nbmgpu.ui.live_output import LiveOutput
@@ -62,10 +63,10 @@ def run_line(shell: InteractiveShell, line: str) -> Any:
     if _print_help(line):
         return None
     command, _, rest = line.strip().partition(" ")
-    if command not in flags.COMMANDS:
-        near = closest_match(command, flags.COMMANDS) or "runs"
+    if command not in COMMANDS:
+        near = closest_match(command, COMMANDS) or "runs"
         what = f"There is no %mgpu {command}" if command else "%mgpu needs a command"
-        allowed, instead = f"Commands: {', '.join(flags.COMMANDS)}", f"%mgpu {near}"
+        allowed, instead = f"Commands: {', '.join(COMMANDS)}", f"%mgpu {near}"
         if command in request.TABLES:
             allowed = "It is a cell magic: put it above the cell to run"
             instead = f"%%mgpu {line.strip()}"
@@ -131,7 +132,7 @@ def _check_misspelling(word: str, rest: str) -> None:
     Raises:
         OptionError: it is closer to one of them than to a flag.
     """
-    names = [flag.name.lstrip("-") for flag in flags.FLAGS]
+    names = [flag.name.lstrip("-") for flag in FLAGS]
     near = None if word.startswith("-") else closest_match(word, [*request.TABLES, *names])
     if near in request.TABLES and word not in names:
         what = f"There is no %%mgpu {word}"

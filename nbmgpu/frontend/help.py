@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from nbmgpu.comparison.request import TABLES
 from nbmgpu.options.clean_options import CLEAN
-from nbmgpu.options.flags import COMMANDS, RUN
+from nbmgpu.options.commands import COMMANDS
+from nbmgpu.options.flags import RUN
 
 
 def usage(line: str) -> str:

@@ -32,12 +32,19 @@ from .parsing import (
     reject_unknown,
     validate,
 )
+from .profile_options import ProfileOptions
 from .values import GpuRequest, Problem
 
 
 @dataclass(frozen=True)
 class RunOptions(
-    LabelOptions, CheckpointOptions, EngineOptions, ExportOptions, HoldOptions, StrategyOptions
+    LabelOptions,
+    CheckpointOptions,
+    EngineOptions,
+    ExportOptions,
+    HoldOptions,
+    ProfileOptions,
+    StrategyOptions,
 ):
     """The options of a run, with those of its labels, checkpoints, engine, export and strategy.
 

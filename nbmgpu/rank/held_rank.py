@@ -151,6 +151,12 @@ def begin_next(
         rank.interrupts.begin_run(run.folder)
         rank.interrupts.install()
     received, memory_usage = startup.receive(run, session, shell, files, rank.received)
+    profiler = startup.start_profiler(run, session, rank.backward_patch)
     return dataclasses.replace(
-        rank, run=run, received=received, files=files, memory_usage=memory_usage
+        rank,
+        run=run,
+        received=received,
+        files=files,
+        memory_usage=memory_usage,
+        profiler=profiler,
     )

@@ -61,6 +61,8 @@ def finish(rank: PreparedRank, outcome: Outcome) -> Finished:
         emit_measurements(events, limit, timer, rank.memory_usage)
     if outcome.error is None:
         broadcast.mark_finished()  # first: ranks may be waiting for this one
+    if rank.profiler is not None:
+        rank.profiler.close()
     end = held_rank.common_end(rank, outcome)
     if outcome.error is None and not end.is_held:
         outcome = _finish_strategy(session.strategy, outcome)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from threadpoolctl import threadpool_limits
 
 from nbmgpu.environment import logging_state, random_state, torch_settings
+from nbmgpu.options.profile_options import ProfiledSteps
 from nbmgpu.serialization import load_bundle
 from nbmgpu.strategies import StrategyOptions, strategy_for
 from nbmgpu.strategies.base import RankContext
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from .checkpoints.checkpointer import Checkpointer
     from .metrics.heartbeat import HeartbeatThread
+    from .profiling.step_profiler import StepProfiler
     from .rank_environment import RankEnvironment
     from .reporting.recorder import Recorder
 
@@ -65,9 +67,11 @@ class PreparedRank:
         received: the objects of the notebook.
         files: the patch by which rank 0 writes the cell's files.
         step_patch: the patch of optimizer steps.
+        backward_patch: the patch of backward passes.
         interrupts: lets ranks stop at the same step; None where each one may stop by itself.
         memory_usage: memory used since just before the objects were loaded.
         checkpointer: writes checkpoints and resumes from one; None without these options.
+        profiler: profiles some steps; None without the option.
     """
 
     run: Run
@@ -76,9 +80,11 @@ class PreparedRank:
     received: ReceivedBundle
     files: writes.FilePatch
     step_patch: StepPatch
+    backward_patch: BackwardPatch
     interrupts: SynchronizedInterruptHandler | None
     memory_usage: MemoryUsage
     checkpointer: Checkpointer | None
+    profiler: StepProfiler | None
 
 
 def prepare(
@@ -104,7 +110,7 @@ def prepare(
     follow_run(run, session, shell, heartbeat)
     progress = session.progress
     interrupts = _synchronize_interrupts(session, run.folder)
-    step_patch = _install_patches(session, interrupts, f"{run.id} {record.created}")
+    step_patch, backward_patch = _install_patches(session, interrupts, f"{run.id} {record.created}")
     current.metrics_log = session.metrics
     current.shared_batches = SharedBatches(session.loaders.context, session.loaders)
     received, memory_usage = receive(run, session, shell, files)
@@ -114,8 +120,31 @@ def prepare(
         recorder.restart = RestartRequest(recorder.events, run.folder)
         UndividedSteps(progress, recorder.restart, record.world_size).install()
     return PreparedRank(
-        run, session, shell, received, files, step_patch, interrupts, memory_usage, checkpointer
+        run,
+        session,
+        shell,
+        received,
+        files,
+        step_patch,
+        backward_patch,
+        interrupts,
+        memory_usage,
+        checkpointer,
+        start_profiler(run, session, backward_patch),
     )
+
+
+def start_profiler(
+    run: Run, session: TrainingSession, backward_patch: BackwardPatch
+) -> StepProfiler | None:
+    """Return what profiles the steps of a cell that begins now; None without the option."""
+    if (steps := run.record.options.values.get("profile")) is None:
+        return None
+    from .profiling.step_profiler import StepProfiler
+
+    profiler = StepProfiler(ProfiledSteps.parse(steps), session, backward_patch, run.folder)
+    profiler.start()
+    return profiler
 
 
 def follow_run(
@@ -231,13 +260,16 @@ def _synchronize_interrupts(
 
 def _install_patches(
     session: TrainingSession, interrupts: SynchronizedInterruptHandler | None, seed: str
-) -> StepPatch:
-    """Install the patches of torch and of other libraries; return that of optimizer steps.
+) -> tuple[StepPatch, BackwardPatch]:
+    """Install the patches of torch and of other libraries.
 
     Args:
         session: the parts that the patches act on.
         interrupts: checked before each backward pass.
         seed: the same on all ranks of a run, and another one in each run.
+
+    Returns:
+        Those of optimizer steps and of backward passes.
     """
     trained, losses, options = session.trained, session.losses, session.step_options
     session.loaders.install()
@@ -250,7 +282,7 @@ def _install_patches(
         *([interrupts.synchronize] if interrupts is not None else []),
         session.loader_events.current_batch.begin_backward,
     ]
-    BackwardPatch(
+    backward_patch = BackwardPatch(
         session.rank_info,
         session.progress,
         trained,
@@ -259,13 +291,14 @@ def _install_patches(
         session.metrics,
         session.recorder,
         before_backward,
-    ).install()
+    )
+    backward_patch.install()
     user_hooks.install(session.progress, session.recorder)
     step_patch = StepPatch(trained, options, losses.diagnostics, session.metrics)
     step_patch.install()
     tqdm_progress.install(session.recorder)
     frameworks.install(session)
-    return step_patch
+    return step_patch, backward_patch
 
 
 def _apply_header(session: TrainingSession, header: BundleHeader) -> None:

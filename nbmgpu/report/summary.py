@@ -9,6 +9,7 @@ from __future__ import annotations
 from html import escape
 
 from nbmgpu.formatting import format_count
+from nbmgpu.runs import profile_rendering
 from nbmgpu.runs.curve import Curve
 from nbmgpu.runs.events import RunState
 from nbmgpu.runs.run import Run
@@ -50,6 +51,10 @@ def summary_text(run: Run) -> str:
         lines.append(("speed", pace))
     if (table := run.shards).rows:
         lines.append(("shards", f"{in_short(table)}; by layer: {_code(run, 'shards')}"))
+    if (profile := run.profile).rows:
+        lines.append(("profile", profile_rendering.in_short(profile)))
+        lines.append(("", f"by rank: {_code(run, 'profile')}"))
+        lines.append(("", profile_rendering.traces(profile)))
     lines += [("note", text) for text in text_format.notices(run.view)]
     if failure := cause(run, state):
         origin = f"{failure.origin}: " if failure.origin else ""
@@ -111,7 +116,7 @@ def summary_html(run: Run, curves: bool = True) -> str:
     failure = cause(run, state)
     parts = [_headline(run, state), _notices(run), _failure(failure)]
     parts += [_curves(run) if curves else "", metrics_html(run)]
-    parts += [_tensorboard(run), _shards(run), _ranks(run)]
+    parts += [_tensorboard(run), _shards(run), _profile(run), _ranks(run)]
     return f'<div style="max-width: 60em">{"".join(parts)}</div>'
 
 
@@ -217,6 +222,16 @@ def _shards(run: Run) -> str:
         return ""
     title = f"Which rank holds what: {in_short(table)}"
     return f"<details><summary>{escape(title)}</summary>{as_html(table)}</details>"
+
+
+def _profile(run: Run) -> str:
+    """Return what the ranks spent the time of profiled steps on, to be unfolded."""
+    table = run.profile
+    if not table.rows:
+        return ""
+    title = f"Profile of {profile_rendering.in_short(table)}"
+    html = profile_rendering.as_html(table)
+    return f"<details><summary>{escape(title)}</summary>{html}</details>"
 
 
 def _ranks(run: Run) -> str:

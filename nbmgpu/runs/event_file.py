@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from .event_lines import decode, encode
-from .events import HIGH_VOLUME, NOT_AWAITING_SPACE, E, Event, Notice
+from .event_types import HIGH_VOLUME, NOT_AWAITING_SPACE
+from .events import E, Event, Notice
 from .preallocation import DISK_FULL, ReservedSpace
 
 FULL_DISK = (

@@ -11,7 +11,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from .events import EVENT_TYPES, Event, Metrics, ParameterShards
+from .event_types import EVENT_TYPES
+from .events import Event, Metrics, ParameterShards
 from .field_types import Check, field_checks
 
 SAME_LENGTH: dict[type[Event], tuple[str, ...]] = {

@@ -332,19 +332,4 @@ class Ended(Event):
     detail: str = ""
 
 
-EVENT_TYPES: dict[str, type[Event]] = {
-    cls.kind: cls
-    for cls in (
-        Started, Status, Metrics, Progress, Display, Stderr, Heartbeat, Measurements,
-        CheckpointWritten, ParameterShards, StepDigest, Notice, Restart, Failure, Exited, Hang,
-        TensorBoardFolder, Ended,
-    )
-}  # fmt: skip
-
-HIGH_VOLUME = (Metrics, Progress, Display, Stderr, Heartbeat)
-"""Frequent events; on a full disk they are dropped, and leave the reserved space to others."""
-
-NOT_AWAITING_SPACE = (Failure, Restart, Hang)
-"""Events that raise an ``OSError`` on a full disk, as the process then does something else."""
-
 E = TypeVar("E", bound=Event)

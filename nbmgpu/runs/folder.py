@@ -12,6 +12,7 @@ Everything about one run of one cell is in ``<runs root>/<run id>/``::
     bundle, result-K      data sent through the disk because memory is short; removed at the end
     hang/                 what ranks report when they make no progress (see nbmgpu.runs.stacks)
     post-mortem/rank-K    frames and variables of an exception of rank K, for %mgpu debug
+    trace_rankK.json.gz   with --profile: what rank K did, for Perfetto
     shadows/rank-K/       files that the cell writes on ranks other than 0; removed at the end
     sockets               link to the folder of the ranks' sockets; removed at the end
     start, cells.json     with --keep-start: what the cell starts from, and the cells before it
@@ -95,6 +96,11 @@ def make_run_folder(folder: Path) -> None:
 def post_mortem_path(folder: Path, rank: int) -> Path:
     """Return the file with the frames of an exception of ``rank``."""
     return folder / POST_MORTEM / f"rank-{rank}"
+
+
+def trace_path(folder: Path, rank: int) -> Path:
+    """Return the file with the profile of ``rank``, which Perfetto and chrome://tracing open."""
+    return folder / f"trace_rank{rank}.json.gz"
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

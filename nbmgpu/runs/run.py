@@ -9,7 +9,6 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +24,10 @@ from .event_file import EventTail
 from .events import ACTIVE_STATES, Event, RunState
 from .folder import COLLECTED_FILE, STOP_FILE, make_run_folder, runs_root, write_atomically
 from .labels import RunLabels, read_labels, write_labels
+from .profile_table import ProfileTable, profile_table
 from .record import RunRecord
 from .shard_table import ShardTable, shard_table
+from .stop_request import request_stop
 from .view import RunView
 
 if TYPE_CHECKING:
@@ -176,22 +177,9 @@ class Run:
             force: kill all ranks at once; no results are written back.  A later call without
                 ``force`` does not revoke it.
         """
-        requested = self._write_stop_file(force)
+        requested = request_stop(self.folder, force)
         if (control := run_control(self.record.options.engine)) is not None:
             control.stop(self, force, requested)
-
-    def _write_stop_file(self, force: bool) -> bool:
-        """Write the request into the run folder; return whether it is there."""
-        path = self.folder / STOP_FILE
-        try:
-            if force:
-                write_atomically(path, "force")
-                return True
-            with suppress(FileExistsError), path.open("x") as file:
-                file.write("stop")  # an empty file means the same
-        except OSError:  # the disk is full
-            return path.exists() and not force
-        return True
 
     @property
     def is_asked_to_stop(self) -> bool:
@@ -248,6 +236,12 @@ class Run:
         """Which rank stores which layer's parameters, between two steps; empty under ``ddp``."""
         self.refresh()
         return shard_table(self.record, self.view)
+
+    @property
+    def profile(self) -> ProfileTable:
+        """What each rank spent the time of profiled steps on; empty without ``--profile``."""
+        self.refresh()
+        return profile_table(self.folder, self.view)
 
     @property
     def checkpoints(self) -> list[Checkpoint]:

@@ -64,7 +64,7 @@ class ShardTable:
 
 def shard_table(record: RunRecord, view: RunView) -> ShardTable:
     """Return what the ranks of a run have reported."""
-    reports = [view.shards[rank] for rank in sorted(view.shards)]
+    reports = [view.reports.shards[rank] for rank in sorted(view.reports.shards)]
     rows: list[LayerRow] = []
     # A rank may be the first to report another model.
     if len(reports) == record.world_size and len({tuple(r.layers) for r in reports}) == 1:

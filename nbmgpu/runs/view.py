@@ -5,7 +5,7 @@ A ``RunView`` consumes events in time order. It knows neither files nor widgets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .clock import RunClock
 from .curve import Curve
@@ -27,6 +27,7 @@ from .events import (
     TensorBoardFolder,
 )
 from .number_topics import DIFFERS
+from .profile_event import StepProfile
 from .rank_view import RankView
 
 STOPPING = "stopping"
@@ -59,13 +60,26 @@ class ProgressTrack:
         self.now = event
 
 
+@dataclass
+class RankReports:
+    """What ranks report a few times at most: the newest of each rank.
+
+    Attributes:
+        shards: the parameters that it stores.
+        profiles: what it spent profiled steps on.
+    """
+
+    shards: dict[int, ParameterShards] = field(default_factory=dict)
+    profiles: dict[int, StepProfile] = field(default_factory=dict)
+
+
 class RunView:
     """The state of a run.
 
     ``notices`` has each topic once. ``tracks`` maps a bar's key to its history on rank 0, which
-    represents all ranks.  ``hang`` is the hang that lasts, or that has ended the run.  ``shards``
-    has each rank's newest report of the parameters it stores.  ``checkpoint`` is the newest.
-    ``tensorboard`` has the folders that TensorBoard reads, in the order of their use.
+    represents all ranks.  ``hang`` is the hang that lasts, or that has ended the run.
+    ``checkpoint`` is the newest.  ``tensorboard`` has the folders that TensorBoard reads, in the
+    order of their use.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -76,7 +90,7 @@ class RunView:
         self.curves: dict[str, Curve] = {}
         self.tracks: dict[str, ProgressTrack] = {}
         self.notices: dict[str, Notice] = {}
-        self.shards: dict[int, ParameterShards] = {}
+        self.reports = RankReports()
         self.tensorboard: list[str] = []
         self.restart: Restart | None = None
         self.checkpoint: CheckpointWritten | None = None
@@ -115,7 +129,9 @@ class RunView:
             case Restart():
                 self.restart = self.restart or event
             case ParameterShards():
-                self.shards[event.rank] = event
+                self.reports.shards[event.rank] = event
+            case StepProfile():
+                self.reports.profiles[event.rank] = event
             case Hang():
                 self.hang = None if event.over else event
             case Ended():

@@ -21,6 +21,7 @@ from .services import KEY, Services
 from .status import StatusHandler
 from .streams import RunStream, UpdateStream
 from .tensorboard import TensorBoardHandler, TensorBoardListHandler
+from .traces import TraceHandler
 
 API = "/nbmgpu/api"
 RUN = API + r"/runs/([^/]+)"
@@ -55,6 +56,7 @@ ROUTES = [
     (RUN + "/ranks", RanksHandler),
     (RUN + "/logs", LogsHandler),
     (RUN + r"/logs/(\d{1,5})/download", LogFileHandler),
+    (RUN + r"/traces/(\d{1,5})", TraceHandler),
     (RUN + "/tensorboard", TensorBoardListHandler),
     (RUN + r"/tensorboard/(\d{1,5})/.*", TensorBoardHandler),
     (API + "/.*", NotFoundHandler),

@@ -44,16 +44,23 @@ class LogFileHandler(Handler):
     async def get(self, name: str, rank: str) -> None:
         """Send the file as a plain text attachment."""
         path = await self.services.run_in_thread(log_file, name, int(rank))
-        self.set_header("Content-Type", "text/plain; charset=utf-8")
-        self.set_header("Content-Disposition", f'attachment; filename="{name}-rank-{rank}.log"')
-        with await self.services.run_in_thread(path.open, "rb") as file:
-            while chunk := await self.services.run_in_thread(file.read, CHUNK_BYTES):
-                self.write(chunk)
-                try:
-                    await self.flush()
-                except StreamClosedError:
-                    return
-        await self.finish(set_content_type="text/plain; charset=utf-8")
+        file_name = f"{name}-rank-{rank}.log"
+        await send_file(self, path, file_name, "text/plain; charset=utf-8")
+
+
+async def send_file(handler: Handler, path: Path, name: str, kind: str) -> None:
+    """Answer with the file at ``path`` as an attachment called ``name``, of media type ``kind``."""
+    handler.set_header("Content-Type", kind)
+    handler.set_header("Content-Disposition", f'attachment; filename="{name}"')
+    run_in_thread = handler.services.run_in_thread
+    with await run_in_thread(path.open, "rb") as file:
+        while chunk := await run_in_thread(file.read, CHUNK_BYTES):
+            handler.write(chunk)
+            try:
+                await handler.flush()
+            except StreamClosedError:
+                return
+    await handler.finish(set_content_type=kind)
 
 
 def log_file(name: str, rank: int) -> Path:

@@ -3,7 +3,8 @@
 Each part of ``nbmgpu.report.snapshot`` is a synced trait ``part_<name>``, so that only changed
 parts are sent and a reloaded page is complete; ``labextension/src/view`` draws them. The browser
 sends messages: clicks on Stop, choices such as the open log, and requests for log lines, for
-ranks of a node, for ranges of a curve at a higher resolution and for rows of the metrics as CSV.
+ranks of a node, for ranges of a curve at a higher resolution, for rows of the metrics as CSV and
+for parts of traces.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from nbmgpu.report.node_rows import RankRequest, rows_on_nodes
 from nbmgpu.report.rank_rows import RankRow
 from nbmgpu.report.snapshot import Snapshot, plain_data
 from nbmgpu.report.stopping import stopping
+from nbmgpu.report.trace_parts import TracePart, TraceRequest, trace_part
 from nbmgpu.runs.polling import PANEL
 from nbmgpu.runs.run import Run
 
@@ -87,9 +89,13 @@ class RunPanel(anywidget.AnyWidget):
                 self._answer(number, curve_detail(self._run.view, CurveRequest(**request)))
             case {"kind": "ask", "id": number, "csv": dict(request)}:
                 self._answer(number, csv_page(self._run, CsvRequest(**request)))
+            case {"kind": "ask", "id": number, "trace": dict(request)}:
+                self._answer(number, trace_part(self._run, TraceRequest(**request)))
 
     def _answer(
-        self, number: int, answer: LogPage | CurveLine | CsvPage | list[RankRow] | None
+        self,
+        number: int,
+        answer: LogPage | CurveLine | CsvPage | TracePart | list[RankRow] | None,
     ) -> None:
         self.send({"kind": "answer", "id": number, "answer": plain_data(answer)})
 

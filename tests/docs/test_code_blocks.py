@@ -16,7 +16,7 @@ from markdown_blocks import REPOSITORY, Block, blocks_of
 
 from nbmgpu.comparison import request
 from nbmgpu.errors import NbmgpuError
-from nbmgpu.options.flags import COMMANDS
+from nbmgpu.options.commands import COMMANDS
 from nbmgpu.options.run_options import RunOptions
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]

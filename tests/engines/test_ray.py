@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import subprocess
 import sys
@@ -82,6 +83,26 @@ data += 1
         assert run.log(rank).endswith(f"rank {rank} on {view.host} has 17\n")
         assert run.results[rank]["rank"] == rank
         assert view.state == "finished"
+
+
+def test_traces_come_from_nodes_that_see_no_files() -> None:
+    cell = """
+import torch
+model, data = torch.nn.Linear(4, 1), torch.ones(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    model(data).mean().backward()
+    optimizer.step()
+"""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    run = nbmgpu.run(cell, names, strategy="none", profile="2-3", **ON_TWO_NODES)
+    assert run is not None
+    assert [(row.rank, row.steps) for row in run.profile.rows] == [(0, "2-3"), (1, "2-3")]
+    for row in run.profile.rows:
+        assert Path(row.trace).parent == run.folder
+        content = gzip.decompress(Path(row.trace).read_bytes())
+        assert len(Path(row.trace).read_bytes()) == row.nbytes
+        assert b"ProfilerStep#3" in content
 
 
 def test_stop_writes_partial_results_back() -> None:

@@ -264,7 +264,7 @@ def test_a_model_loaded_with_a_tp_plan_is_split_by_the_strategy(tmp_path: Path) 
         planned, SETUP, alone=(plain, SETUP), prelude="", folder=tmp_path, strategy="tp"
     )
     assert result.difference() < 1e-5
-    assert result.run.view.shards
+    assert result.run.view.reports.shards
     for arguments, strategy, line in (
         ('tp_plan="auto"', "ddp", "--strategy tp"),
         ("tp_plan='auto', tp_size=4", "tp", "--strategy tp --gpus 4"),

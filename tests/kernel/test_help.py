@@ -6,7 +6,8 @@ import pytest
 from kernels import Notebook
 
 from nbmgpu.frontend.help import usage
-from nbmgpu.options.flags import COMMANDS, RUN
+from nbmgpu.options.commands import COMMANDS
+from nbmgpu.options.flags import RUN
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from nbmgpu.cell import read_cell
 from nbmgpu.rank.store.messages import Decoder
 from nbmgpu.report.snapshot import Snapshot
 from nbmgpu.runs.event_lines import decode
-from nbmgpu.runs.events import EVENT_TYPES
+from nbmgpu.runs.event_types import EVENT_TYPES
 from nbmgpu.runs.record import RunRecord
 from nbmgpu.runs.run import Run
 from nbmgpu.server.run_folders import NoSuchRunError, open_run

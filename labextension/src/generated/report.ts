@@ -1,5 +1,5 @@
 // Generated from Python by tools/typescript_types.py. Do not edit.
-import type { RunLabels, RunState, ShardTable } from './runs';
+import type { ProfileTable, RunLabels, RunState, ShardTable } from './runs';
 
 export type Best = '' | 'lowest' | 'highest';
 
@@ -440,6 +440,24 @@ export interface SystemChart {
  */
 export type Tone = 'idle' | 'busy' | 'good' | 'bad' | 'calm';
 
+/** Asks for a part of a trace. */
+export interface TraceRequest {
+  /** whose trace. */
+  rank: number;
+  /** bytes that have arrived before. */
+  offset: number;
+}
+
+/** A part of a trace. */
+export interface TracePart {
+  /** in base64. */
+  content: string;
+  /** bytes of the file up to the end of the part. */
+  end: number;
+  /** bytes of the file; 0 if there is none. */
+  size: number;
+}
+
 /** The options of the run; `created` is in seconds since the epoch. */
 export interface About {
   id: string;
@@ -473,6 +491,7 @@ export interface Parts {
   ranks: RankRow[];
   nodes: NodeRow[];
   shards: ShardTable;
+  profile: ProfileTable;
   tensorboard: TensorBoardItem[];
   logs: LogSize[];
   external: ExternalView[];

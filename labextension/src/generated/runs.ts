@@ -314,6 +314,64 @@ export interface RunLabels {
   note: string;
 }
 
+/**
+ * What a rank spent the time of its profiled steps on; the trace is in the run folder.
+ *
+ * All times are seconds of the average step. `nbmgpu.rank.profiling.step_parts` defines
+ * them.
+ */
+export interface StepProfile extends Event {
+  kind: 'profile';
+  /** numbers of the optimizer steps, from 1. */
+  first: number;
+  /** numbers of the optimizer steps, from 1. */
+  last: number;
+  /** the sum of the next four. */
+  step_time: number;
+  /** operations, or kernels of an accelerator. */
+  compute: number;
+  /** collectives while nothing is computed. */
+  communication: number;
+  /** waiting for a loader. */
+  data: number;
+  /** the rest. */
+  host: number;
+  /** collectives beside computing, which is part of `compute`. */
+  hidden: number;
+  /** size of the trace. */
+  nbytes: number;
+}
+
+/** The average profiled step of a rank; see `nbmgpu.runs.profile_event.StepProfile`. */
+export interface ProfileRow {
+  /** number of the rank. */
+  rank: number;
+  /** the profiled optimizer steps, such as `5-10`. */
+  steps: string;
+  /** seconds: the sum of compute, communication, data and host. */
+  step_time: number;
+  /** seconds. */
+  compute: number;
+  /** seconds. */
+  communication: number;
+  /** seconds of communication beside computing, which are part of `compute`. */
+  hidden: number;
+  /** seconds. */
+  data: number;
+  /** seconds. */
+  host: number;
+  /** path of the trace. */
+  trace: string;
+  /** its size. */
+  nbytes: number;
+}
+
+/** What the ranks spent the time of their profiled steps on. */
+export interface ProfileTable {
+  /** of the ranks that have been profiled so far, in their order. */
+  rows: ProfileRow[];
+}
+
 /** The kernel that launched a run. */
 export interface KernelRecord {
   /** its process; `create_time` is in seconds since the epoch, in UTC. */

@@ -101,6 +101,11 @@ export class RunsServer {
     return this.fileUrl(runRoute(id, 'metrics.csv'));
   }
 
+  /** The URL of a rank's trace. */
+  traceUrl(id: string, rank: number): string {
+    return this.fileUrl(runRoute(id, 'traces', rank));
+  }
+
   /** Addresses of TensorBoard for the folders of a run, by their places. */
   async tensorBoards(id: string): Promise<ReadonlyMap<number, string>> {
     const places = await this.getJson<number[]>(runRoute(id, 'tensorboard'));

@@ -78,6 +78,10 @@ export class ServerRunSource implements IRunSource {
     return this.server.metricsUrl(this.runId);
   }
 
+  traceUrl(rank: number): string {
+    return this.server.traceUrl(this.runId, rank);
+  }
+
   tensorBoards(): Promise<ReadonlyMap<number, string>> {
     return this.server.tensorBoards(this.runId);
   }

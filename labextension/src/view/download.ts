@@ -5,9 +5,9 @@ export function downloadUrl(url: string, name: string): void {
   make('a', '', { href: url, download: name }).click();
 }
 
-/** Download `text` as a file called `name`. */
-export function downloadText(text: string, name: string, type = 'text/plain'): void {
-  const url = URL.createObjectURL(new Blob([text], { type }));
+/** Download `content` as a file called `name`. */
+export function downloadText(content: BlobPart, name: string, type = 'text/plain'): void {
+  const url = URL.createObjectURL(new Blob([content], { type }));
   downloadUrl(url, name);
   URL.revokeObjectURL(url);
 }

@@ -14,5 +14,7 @@ export type {
   PartName,
   Parts,
   RankRequest,
-  RankRow
+  RankRow,
+  TracePart,
+  TraceRequest
 } from './source';

@@ -5,6 +5,7 @@ import { header } from './header';
 import { logs } from './logs';
 import { nodes } from './nodes';
 import { notices } from './notices';
+import { profile } from './profile';
 import { progress } from './progress';
 import { ranks } from './ranks';
 import type { ISection } from './section';
@@ -24,6 +25,7 @@ export const SECTIONS: ISection[] = [
   ranks,
   nodes,
   shards,
+  profile,
   logs,
   external
 ];

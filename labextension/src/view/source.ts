@@ -8,7 +8,9 @@ import type {
   LogRequest,
   Parts,
   RankRequest,
-  RankRow
+  RankRow,
+  TracePart,
+  TraceRequest
 } from '../generated/report';
 
 export type {
@@ -20,7 +22,9 @@ export type {
   LogRequest,
   Parts,
   RankRequest,
-  RankRow
+  RankRow,
+  TracePart,
+  TraceRequest
 } from '../generated/report';
 
 /**
@@ -54,6 +58,12 @@ export interface IRunSource {
 
   /** Some rows of the metrics as CSV, from which the view assembles the file; optional. */
   metricRows?(request: CsvRequest): Promise<CsvPage>;
+
+  /** The URL of a rank's trace; optional. */
+  traceUrl?(rank: number): string;
+
+  /** A part of a trace, from which the view assembles the file; optional. */
+  tracePart?(request: TraceRequest): Promise<TracePart>;
 
   /** The URL of a rank's log; without it, the view assembles the log from its pages. */
   downloadUrl?(rank: number): string | null;

@@ -14,7 +14,9 @@ import {
   type LogRequest,
   type PartName,
   type RankRequest,
-  type RankRow
+  type RankRow,
+  type TracePart,
+  type TraceRequest
 } from '../view';
 import { tensorBoards } from './pageserver';
 
@@ -78,6 +80,10 @@ class ModelSource implements IRunSource {
 
   metricRows(request: CsvRequest): Promise<CsvPage> {
     return this.ask({ csv: request }) as Promise<CsvPage>;
+  }
+
+  tracePart(request: TraceRequest): Promise<TracePart> {
+    return this.ask({ trace: request }) as Promise<TracePart>;
   }
 
   tensorBoards(): Promise<ReadonlyMap<number, string>> {

@@ -50,6 +50,10 @@ ENTRIES = (
         "A cell that distributes a model by stages beside the strategy is refused.",
     ),
     *patched(
+        TORCH, "torch.autograd.profiler.profile", "__init__",
+        "With --profile, a profiler that the cell makes has precedence over nbmgpu's.",
+    ),
+    *patched(
         TORCH, "torch.optim.Optimizer", "step",
         "The strategy, accumulation and clipping act at each step of the cell's optimizers; the "
         "method of each optimizer class is wrapped.",

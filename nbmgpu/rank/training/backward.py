@@ -120,7 +120,7 @@ class BackwardPatch:
         scale = self._trained.options.loss_scale
         scale.begin(units)
         seeds = _times(factor * scale.value, roots, grad_tensors)
-        self._run(plan, tensors, seeds, options)
+        self.run(plan, tensors, seeds, options)
         scale.end(units)
         self._accumulation.rescale(units)
         self._finish(losses)
@@ -136,7 +136,7 @@ class BackwardPatch:
         self._losses.batch_dependence.mark_as_global(reduced[:MAX_LOSSES])
         return reduced
 
-    def _run(self, plan: Backward, tensors: Any, seeds: Any, options: dict[str, Any]) -> None:
+    def run(self, plan: Backward, tensors: Any, seeds: Any, options: dict[str, Any]) -> None:
         """Run autograd from the gradients ``seeds``; the strategy reduces as in ``plan``."""
         strategy = self._trained.strategy
         plan.keeps_graph = bool(options["retain_graph"] or options["create_graph"])

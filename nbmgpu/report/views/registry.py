@@ -18,6 +18,7 @@ from .logs import LogsView
 from .metrics import MetricsView
 from .nodes import NodesView
 from .notices import NoticesView
+from .profile import ProfileView
 from .progress import ProgressView
 from .ranks import RanksView
 from .shards import ShardsView
@@ -38,6 +39,7 @@ BUILT_IN: dict[str, type[PanelView]] = {
     "ranks": RanksView,
     "nodes": NodesView,
     "shards": ShardsView,
+    "profile": ProfileView,
     "tensorboard": TensorBoardView,
     "logs": LogsView,
     "external": ExternalViews,

@@ -18,7 +18,7 @@ class ShardsView(PanelView):
 
     def payload(self, moment: RunMoment) -> ShardTable:
         """Return a row per layer and a column per rank."""
-        reports = moment.view.shards
+        reports = moment.view.reports.shards
         if self._table is None or reports != self._reports:
             self._reports = dict(reports)
             self._table = shard_table(moment.run.record, moment.view)
