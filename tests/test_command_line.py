@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from runs_folder import runs_folder  # noqa: F401
@@ -13,6 +15,7 @@ from staged import Stage
 
 import nbmgpu
 from nbmgpu.frontend.command_line import main
+from nbmgpu.runs.run import list_runs
 
 COMMAND = [str(Path(sys.executable).with_name("nbmgpu"))]
 
@@ -54,6 +57,71 @@ for step in range(10_000):
         nbmgpu.attach(run.id)
     assert "stopped" in terminal("show", run.id).stdout
     assert terminal("stop", run.id).stdout == f"Run {run.id} has already ended: stopped.\n"
+
+
+WAIT = """
+import os, time
+print("begins", flush=True)
+while not os.path.exists({go!r}):
+    time.sleep(0.02)
+"""
+KILLED = """
+import signal
+if not os.path.exists({mark!r}):
+    if os.environ["RANK"] == "0":
+        open({mark!r}, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+"""
+DROPOUT = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
+data = torch.utils.data.TensorDataset(torch.randn(16, 4))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in torch.utils.data.DataLoader(data, batch_size=4):
+    opt.zero_grad()
+    model(x).sum().backward()
+    opt.step()
+"""
+KERNEL = """
+import json, sys, nbmgpu
+cell, options = sys.argv[1:]
+nbmgpu.run(cell, {"__name__": "__main__"}, gpus=2, cpu=True, **json.loads(options))
+"""
+
+
+@pytest.mark.parametrize("command", [["logs", "-f"], ["attach"]], ids=["logs", "attach"])
+@pytest.mark.parametrize(
+    ("cell", "options"),
+    [(KILLED, {"max_restarts": 1}), (DROPOUT, {"exact": "auto"})],
+    ids=["killed", "dropout"],
+)
+def test_the_run_that_replaces_one_is_followed(
+    cell: str, options: dict[str, Any], command: list[str], tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    cell = f"{WAIT}{cell}\nprint('ends', flush=True)".format(go=f"{go}", mark=f"{go}-mark")
+    before = {run.id for run in list_runs()}
+    kernel = subprocess.Popen([sys.executable, "-c", KERNEL, cell, json.dumps(options)])
+    deadline = time.monotonic() + 60
+    while not (found := [run for run in list_runs() if run.id not in before]):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    (run,) = found
+    with subprocess.Popen(
+        [*COMMAND, *command, run.id], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as follower:
+        assert follower.stdout is not None
+        assert next(follower.stdout) == "begins\n"  # of the run that is replaced
+        go.touch()
+        printed, said = follower.communicate(timeout=100)
+    assert kernel.wait(60) == 0
+    (last, *_) = list_runs()
+    assert last.id != run.id
+    assert f"Run {run.id} was started again as run {last.id}." in said
+    lines = printed.splitlines()
+    assert lines.index("begins") < lines.index("ends")
+    assert follower.returncode == 0
 
 
 def test_errors_name_the_commands_of_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-import time
 from collections.abc import Callable, Sequence
 
 from nbmgpu._version import __version__
@@ -15,17 +14,14 @@ from nbmgpu.kernel.later_write_back import LaterWriteBack
 from nbmgpu.options.clean_options import CLEAN, CleanOptions
 from nbmgpu.options.parsing import format_flags
 from nbmgpu.report.summary import summary_text
-from nbmgpu.runs.run import find_run
+from nbmgpu.runs.run import Run, find_run
 
 from . import commands
 from .clean_command import clean_text
 from .engine_command import engine_text
 from .export_command import OWN_OPTIONS, export_text
 from .info import info_text
-from .run_follower import LogReader, RunFollower
-
-FOLLOW = 0.2
-"""Seconds between two looks at the logs of an active run."""
+from .run_follower import LogReader, RunFollower, announced_following_run, follow_log
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as of a shell."""
@@ -107,19 +103,19 @@ def _show(given: argparse.Namespace) -> None:
 
 def _logs(given: argparse.Namespace) -> None:
     run = find_run(given.run)
-    log = LogReader(run.log_path(given.rank))
-    while True:
-        over = run.over
-        log.print_new()
-        if over or not given.follow:
-            return
-        time.sleep(FOLLOW)
+    if given.follow:
+        follow_log(run, given.rank)
+    else:
+        LogReader(run.log_path(given.rank)).print_new()
 
 
 def _attach(given: argparse.Namespace) -> int:
-    run = select_run(given.run)
+    following: Run | None = select_run(given.run)
     try:
-        RunFollower(run, given.rank).follow()
+        while following is not None:
+            run = following
+            RunFollower(run, given.rank).follow()
+            following = announced_following_run(run)
     except KeyboardInterrupt:
         print(GOES_ON.format(run=run.id), file=sys.stderr)
         return INTERRUPTED

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from nbmgpu.engines.registry import get_engine
+from nbmgpu.kernel.following_run import wait_for_following_run, was_removed
 from nbmgpu.report import text_format
 from nbmgpu.report.epoch_count import epochs_in
 from nbmgpu.report.progress import bars
@@ -23,6 +24,11 @@ CHUNK = 1 << 16
 
 SELDOM = 10.0
 """Seconds between two lines of progress where lines cannot be rewritten, as in a file."""
+
+LOG_POLL = 0.2
+"""Seconds between two looks at the log of an active run."""
+
+STARTED_AGAIN = "Run {run} was started again as run {following}."
 
 CLEAR_LINE = "\r\x1b[2K"
 
@@ -95,6 +101,28 @@ class StatusLine:
         self._stream.flush()
 
 
+def follow_log(run: Run, rank: int) -> None:
+    """Print the log of ``rank`` until ``run`` is over, then those of runs in place of it."""
+    following: Run | None = run
+    while following is not None:
+        run, log = following, LogReader(following.log_path(rank))
+        is_over = False
+        while not is_over:
+            is_over = run.over or was_removed(run)  # before the log is read: this is all of it
+            log.print_new()
+            if not is_over:
+                time.sleep(LOG_POLL)
+        following = announced_following_run(run)
+
+
+def announced_following_run(run: Run) -> Run | None:
+    """Return the run that goes on in place of ``run``, and say so; None if none does."""
+    following = wait_for_following_run(run)
+    if following is not None:
+        print(STARTED_AGAIN.format(run=run.id, following=following.id), file=sys.stderr, flush=True)
+    return following
+
+
 class RunFollower:
     """Follows a run until it is over, or the user interrupts this."""
 
@@ -115,7 +143,7 @@ class RunFollower:
         """
         try:
             while True:
-                over = self._run.over  # before the log is read, so that this is all of it
+                over = self._run.over or was_removed(self._run)  # before the log: this is all of it
                 self._engine.sync(self._run)
                 self._update()
                 if over:

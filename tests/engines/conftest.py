@@ -10,6 +10,7 @@ from entry_points import example_of_contributing, installed
 from kubernetes_cluster import KubernetesCluster, played_kubernetes
 from ray_cluster import RayCluster, started_ray
 from runs_folder import runs_folder  # noqa: F401
+from session_guard import guard_session
 from slurm_cluster import INSTALL, SlurmCluster, missing_program
 
 from nbmgpu.runs import engine_plugins
@@ -23,6 +24,12 @@ def subprocess_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     with installed(tmp_path_factory.mktemp("site-packages"), *engine):
         (name,) = engine.entry_points
         yield name
+
+
+@pytest.fixture(scope="session", autouse=True)
+def guard() -> None:
+    """End clusters and runs also where a timeout ends this process."""
+    guard_session()
 
 
 @pytest.fixture(scope="module")

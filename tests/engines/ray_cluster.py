@@ -84,11 +84,15 @@ class RayCluster:
         self.address = f"127.0.0.1:{free_port()}"
         self.client_address = f"ray://127.0.0.1:{free_port()}"
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
-        self._start(
-            "head", "", "--head", f"--port={self.address.partition(':')[2]}",
-            f"--ray-client-server-port={self.client_address.rpartition(':')[2]}",
-            "--include-dashboard=false", f"--temp-dir={self._folder}/t", "--num-cpus=0",
-        )  # fmt: skip
+        try:
+            self._start(
+                "head", "", "--head", f"--port={self.address.partition(':')[2]}",
+                f"--ray-client-server-port={self.client_address.rpartition(':')[2]}",
+                "--include-dashboard=false", f"--temp-dir={self._folder}/t", "--num-cpus=0",
+            )  # fmt: skip
+        except BaseException:  # also the timeout of a test
+            self.stop()
+            raise
 
     def add(self, name: str, hidden: Path | None = None) -> None:
         """Start a node with two cores.

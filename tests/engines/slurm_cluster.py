@@ -99,12 +99,12 @@ class SlurmCluster:
         key = folder / "munge.key"
         key.write_bytes(secrets.token_bytes(1024))
         key.chmod(0o600)
-        self._start(
-            "munged", "--foreground", "--force", f"--socket={folder}/munge.socket",
-            f"--key-file={key}", f"--pid-file={folder}/munged.pid",
-            f"--log-file={folder}/munged.log", f"--seed-file={folder}/munged.seed",
-        )  # fmt: skip
         try:
+            self._start(
+                "munged", "--foreground", "--force", f"--socket={folder}/munge.socket",
+                f"--key-file={key}", f"--pid-file={folder}/munged.pid",
+                f"--log-file={folder}/munged.log", f"--seed-file={folder}/munged.seed",
+            )  # fmt: skip
             _wait((folder / "munge.socket").exists)
             self._start("slurmctld", "-D", "-f", str(self.config))
             for name in NODES:
@@ -114,7 +114,7 @@ class SlurmCluster:
                     self.run("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D").strip() == "2"
                 )
             )
-        except TimeoutError:
+        except BaseException:  # also the timeout of a test
             self.stop()
             raise
 

@@ -165,9 +165,20 @@ def test_a_kernel_that_is_killed_before_it_has_sent_all_data_fails_the_run(tmp_p
     assert "The kernel has ended" in reader.view.ended.detail
 
 
-def test_checkpoints_need_a_folder_that_all_nodes_share() -> None:
-    with pytest.raises(LaunchError, match=r"Node apart. does not see .*NBMGPU_RUNS"):
-        nbmgpu.run("1", {"__name__": "__main__"}, checkpoint_every="1h", **ON_TWO_NODES)
+@pytest.mark.parametrize("by_client", [False, True], ids=["as a node", "by a client"])
+def test_checkpoints_need_a_folder_that_all_nodes_share(
+    by_client: bool, cluster: RayCluster, tmp_path: Path
+) -> None:
+    option = (f"address={cluster.client_address}",) if by_client else ()
+    with pytest.raises(LaunchError, match=r"do not: apart., apart.\.") as caught:
+        nbmgpu.run(
+            "1", {"__name__": "__main__"}, checkpoint_every="1h", engine_option=option,
+            **ON_TWO_NODES,
+        )  # fmt: skip
+    assert f"see the folder of runs, {tmp_path / 'runs'}" in str(caught.value)
+    assert "2 nodes that share both folders" in str(caught.value)
+    assert "without --checkpoint-every" in str(caught.value)
+    assert not [*tmp_path.glob("runs/*")]  # nothing was submitted
 
 
 def test_a_run_waits_for_cores_says_so_and_can_be_stopped() -> None:

@@ -222,9 +222,12 @@ def test_a_lost_pod_starts_it_again(
 
 
 @matrix
+@pytest.mark.parametrize("by_client", [False, True], ids=["as a node", "by a client"])
 def test_a_lost_node_of_ray_starts_it_again_when_there_is_another_one(
-    ray_cluster: RayCluster, tmp_path: Path
+    by_client: bool, ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
+    option = (f"address={ray_cluster.client_address}",) if by_client else ()
+
     def lose_node() -> None:
         wait((tmp_path / "mark").exists)
         failed = next(list_runs())
@@ -238,7 +241,7 @@ def test_a_lost_node_of_ray_starts_it_again_when_there_is_another_one(
     loser = threading.Thread(target=lose_node)
     loser.start()
     found = notebook(tmp_path / "mark", "waits")
-    nbmgpu.run(CELL, found, engine="ray", **OPTIONS, **RESTARTS)
+    nbmgpu.run(CELL, found, engine="ray", engine_option=option, **OPTIONS, **RESTARTS)
     loser.join()
     run = assert_as_unbroken(found, tmp_path)
     # Its rank's connection may end before Ray misses the node.

@@ -18,6 +18,7 @@ import psutil
 
 from nbmgpu.engines.base import RunHandle
 from nbmgpu.errors import LaunchError, format_message
+from nbmgpu.formatting import format_count
 from nbmgpu.rank.command_line import start_variables
 from nbmgpu.runs.folder import write_atomically
 from nbmgpu.system.processes import creation_time, process_is_alive
@@ -34,6 +35,14 @@ OF_MACHINE = (
 """Environment variables that describe a machine: nodes keep their own, as Ray has set them."""
 
 NOT_CONNECTED = "Cannot connect to the Ray cluster{address}: {error}"
+NOT_SHARED = (
+    "Checkpoints need nodes that see the folder of runs, {folder}, and the notebook's folder, "
+    "{cwd}. Of the Ray cluster, these do not: {names}"
+)
+SHARED = "Allowed with checkpoints: {nodes} that share both folders with this machine"
+SHOWN = 8
+"""Most names of nodes in a message."""
+
 NO_TOKEN = (
     "The Ray cluster wants a token. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN in the notebook, to "
     "what its head node prints"
@@ -47,10 +56,36 @@ NEVER_STARTED = "The head of the run has ended before its ranks had started. It 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The GPUs of each node of a cluster; ``dashboard`` is ``host:port``, empty without one."""
+    """What a cluster has.
+
+    Attributes:
+        gpus: of each node.
+        dashboard: ``host:port``, empty without one.
+        nodes: number of nodes with cores.
+        blind: names of those that do not see the notebook's files, if this was asked.
+    """
 
     gpus: tuple[int, ...]
     dashboard: str = ""
+    nodes: int = 0
+    blind: tuple[str, ...] = ()
+
+    def require_seen(self, nodes: int, folder: str) -> None:
+        """Check that a run on ``nodes`` nodes can have its files in ``folder``.
+
+        Raises:
+            LaunchError: too few nodes see it.
+        """
+        if self.blind and self.nodes - len(self.blind) < nodes:
+            shown = ", ".join(self.blind[:SHOWN]) + ", ..." * (len(self.blind) > SHOWN)
+            raise LaunchError(
+                format_message(
+                    NOT_SHARED.format(names=shown, folder=folder, cwd=os.getcwd()),
+                    SHARED.format(nodes=format_count(nodes, "node")),
+                    "os.environ['NBMGPU_RUNS'] = '/a/shared/folder', or the cell without "
+                    "--checkpoint-every and --resume",
+                )
+            )
 
     def gpus_per_node(self, nodes: int) -> int:
         """Return how many GPUs each of ``nodes`` nodes has.
@@ -88,15 +123,19 @@ class HeadProcess:
 
     Attributes:
         address: of the cluster that it connects to.
+        folder: that it asks nodes for, empty for none.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, folder: str = "") -> None:
         """Start the process."""
-        self.address = address
+        self.address, self.folder = address, folder
         self._cluster: Cluster | None = None
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "nbmgpu.engines.ray.head", f"--address={address}"],
+            [
+                *(sys.executable, "-m", "nbmgpu.engines.ray.head"),
+                *(f"--address={address}", f"--folder={folder}"),
+            ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
             env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONSAFEPATH": "1"},
             start_new_session=True,
@@ -122,7 +161,7 @@ class HeadProcess:
         for line in self._process.stdout:
             if line.startswith("{"):
                 fields = json.loads(line)
-                return Cluster(tuple(fields["gpus"]), fields["dashboard"])
+                return Cluster(**fields | {n: tuple(fields[n]) for n in ("gpus", "blind")})
         self._process.wait()
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip() or "no reason"

@@ -13,6 +13,7 @@ from nbmgpu.engines.multi_node.launch_file import LaunchFile
 from nbmgpu.engines.multi_node.placement import place_on_nodes
 from nbmgpu.errors import LaunchError, format_message
 from nbmgpu.options.engine_options import recorded_engine_values
+from nbmgpu.runs.folder import runs_root
 
 from .cluster import Head, HeadProcess
 from .cluster_options import ClusterOptions
@@ -42,9 +43,17 @@ class RayEngine(MultiNodeEngine):
             what, instead = "--engine ray needs Ray", "pip install ray"
             raise LaunchError(format_message(what, instead=instead))
         wanted = ClusterOptions.of(options.engine_values())
-        self._next = head = self._connected(wanted.address)
+        has_checkpoints = bool(options.checkpoint_every or options.resume)
+        folder = str(runs_root()) if has_checkpoints else ""
+        self._next = head = self._connected(wanted.address, folder)
         cluster = head.cluster()
         nodes = options.nodes or 1
+        try:
+            cluster.require_seen(nodes, folder)
+        except LaunchError:
+            self._next = None
+            head.close()  # a run with another folder needs another one
+            raise
 
         def gpus_per_node() -> int:
             gpus = cluster.gpus_per_node(nodes)
@@ -58,13 +67,14 @@ class RayEngine(MultiNodeEngine):
         notice = f"{placement.notice} Ray's dashboard: http://{cluster.dashboard}"
         return dataclasses.replace(placement, notice=notice)
 
-    def _connected(self, address: str) -> HeadProcess:
+    def _connected(self, address: str, folder: str = "") -> HeadProcess:
         """Return a head for the next run: the last one, if it has not been used."""
         if self._next is not None:
-            if self._next.waits and self._next.address == address:
+            same = self._next.address == address and folder in ("", self._next.folder)
+            if self._next.waits and same:
                 return self._next
             self._next.close()
-        return HeadProcess(address)
+        return HeadProcess(address, folder)
 
     def launch(self, run: Run) -> RunHandle:
         """Let a head reserve nodes, and start ranks there."""

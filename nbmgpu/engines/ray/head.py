@@ -30,6 +30,7 @@ from nbmgpu.runs.run import Run
 from .cluster import WAITING_FILE, Cluster, HeadRequest
 from .cluster_options import ClusterOptions
 from .nodes import NodeStart, RayNodes
+from .shared_folder import blind_nodes
 
 IDLE_LIMIT = 300.0
 """Seconds that it waits for a run."""
@@ -45,8 +46,10 @@ def main() -> None:
     """Connect, and run the run that the kernel asks for."""
     parser = argparse.ArgumentParser(prog="python -m nbmgpu.engines.ray.head")
     parser.add_argument("--address", default="", help="of the cluster")
-    address = parser.parse_args().address
-    print(json.dumps(dataclasses.asdict(connect(address))), flush=True)
+    parser.add_argument("--folder", default="", help="say which nodes do not see it")
+    given = parser.parse_args()
+    address = given.address
+    print(json.dumps(dataclasses.asdict(connect(address, given.folder))), flush=True)
     if not select.select([sys.stdin], [], [], IDLE_LIMIT)[0]:
         return
     if line := sys.stdin.readline():
@@ -55,8 +58,12 @@ def main() -> None:
         run_on_cluster(request, address)
 
 
-def connect(address: str) -> Cluster:
+def connect(address: str, folder: str = "") -> Cluster:
     """Connect this process to the cluster, and return what it has.
+
+    Args:
+        address: of the cluster.
+        folder: see ``blind_nodes``; empty if it does not matter which nodes see it.
 
     Raises:
         OSError: nothing listens there; Ray would try for minutes.
@@ -66,8 +73,11 @@ def connect(address: str) -> Cluster:
     if port.isdecimal():
         socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
     context = ray.init(address or None, log_to_driver=False, logging_level="ERROR")
-    gpus = [int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]]
-    return Cluster(tuple(gpus), context.dashboard_url or "")
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    gpus = tuple(int(node["Resources"].get("GPU", 0)) for node in nodes)
+    with_cores = [node for node in nodes if node["Resources"].get("CPU")]
+    blind = blind_nodes(with_cores, folder) if folder else ()
+    return Cluster(gpus, context.dashboard_url or "", len(with_cores), blind)
 
 
 def run_on_cluster(request: HeadRequest, address: str) -> None:

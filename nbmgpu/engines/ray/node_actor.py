@@ -54,6 +54,11 @@ CONNECT_TIMEOUT = 30.0
 """Seconds to connect to the head, and for its answer."""
 
 
+def sees(file: str, folder: str) -> bool:
+    """Return whether the node that this runs on has a file and a folder."""
+    return os.path.isfile(file) and os.path.isdir(folder)
+
+
 class NodeActor:
     """Runs the node launcher of one node."""
 
