@@ -13,6 +13,7 @@ import select
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group
@@ -40,6 +41,9 @@ CONNECT_TIMEOUT = 10.0
 
 CLIENT = "ray://"
 """Begins addresses of clusters in which this machine is no node."""
+
+CLIENT_NOT_STARTED = "Starting Ray client server failed"
+"""What Ray says if the head node has no process for a ``ray://`` client within 30 s."""
 
 
 def main() -> None:
@@ -72,12 +76,23 @@ def connect(address: str, folder: str = "") -> Cluster:
     host, _, port = known.removeprefix(CLIENT).rpartition(":")
     if port.isdecimal():
         socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
-    context = ray.init(address or None, log_to_driver=False, logging_level="ERROR")
+    context = _init(address)
     nodes = [node for node in ray.nodes() if node["Alive"]]
     gpus = tuple(int(node["Resources"].get("GPU", 0)) for node in nodes)
     with_cores = [node for node in nodes if node["Resources"].get("CPU")]
     blind = blind_nodes(with_cores, folder) if folder else ()
     return Cluster(gpus, context.dashboard_url or "", len(with_cores), blind)
+
+
+def _init(address: str, attempts: int = 3) -> Any:
+    """Connect, and try again if a busy head node has not started its part of a client in time."""
+    try:
+        return ray.init(address or None, log_to_driver=False, logging_level="ERROR")
+    except RuntimeError as error:
+        if CLIENT_NOT_STARTED not in str(error) or attempts == 1:
+            raise
+        ray.shutdown()
+        return _init(address, attempts - 1)
 
 
 def run_on_cluster(request: HeadRequest, address: str) -> None:
