@@ -88,7 +88,7 @@ def _init(address: str, attempts: int = 3) -> Any:
     """Connect, and try again if a busy head node has not started its part of a client in time."""
     try:
         return ray.init(address or None, log_to_driver=False, logging_level="ERROR")
-    except RuntimeError as error:
+    except ConnectionAbortedError as error:
         if CLIENT_NOT_STARTED not in str(error) or attempts == 1:
             raise
         ray.shutdown()
