@@ -22,6 +22,7 @@ WORKLOADS = (
     "output",
     "scaling",
     "nodes",
+    "node_launch",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

@@ -18,7 +18,7 @@ from .measure import (
     ratio,
 )
 from .tools import TOOLS
-from .workloads import model_parallel, nodes
+from .workloads import model_parallel, node_launch, nodes
 from .workloads.transfer import (
     ALL_TOOLS,
     FIRST_RUN,
@@ -186,6 +186,14 @@ TARGETS = (
         "1 GiB to 2 nodes without its files, ratio to one copy per node over TCP",
         value(nodes.RATIO),
         constant(1.3),
+    ),
+    *(
+        Target(
+            f"{where}, ratio to by hand",
+            lambda m, where=where: m.ratio(where, BY_HAND),
+            constant(1.2),
+        )
+        for where in node_launch.WORKLOADS
     ),
     Target(
         "the same unchanged data again, whole cell, ratio to the first run",
