@@ -65,14 +65,16 @@ def _address(storage: Any) -> int:
 
 def _tensors(value: Any) -> Iterator[Any]:
     """Yield the tensors of a variable: a tensor, model, optimizer, or a collection of these."""
-    torch = sys.modules.get("torch")
-    if torch is None:
+    if "torch" not in sys.modules:
         return
-    for leaf in torch.utils._pytree.tree_leaves(value):
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    for leaf in tree_leaves(value):
         if isinstance(leaf, torch.nn.Module):
             parts: Iterable[Any] = [*leaf.parameters(), *leaf.buffers()]
         elif isinstance(leaf, torch.optim.Optimizer):
-            parts = torch.utils._pytree.tree_leaves(dict(leaf.state))
+            parts = tree_leaves(dict(leaf.state))
         else:
             parts = [leaf]
         for part in parts:
