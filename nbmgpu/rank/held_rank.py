@@ -148,7 +148,7 @@ def begin_next(
     files = writes.FilePatch(session.rank_info.rank, run.folder)
     broadcast.begin_run(run.id)
     if rank.interrupts is not None:
-        rank.interrupts.begin_run(run.folder)
+        rank.interrupts.begin_run(run.folder, has_trained=True)
         rank.interrupts.install()
     received, memory_usage = startup.receive(run, session, shell, files, rank.received)
     profiler = startup.start_profiler(run, session, rank.backward_patch)

@@ -94,14 +94,20 @@ class SynchronizedInterruptHandler(InterruptHandler):
         self._work: Any = None
         self.begin_run(folder)
 
-    def begin_run(self, folder: Path) -> None:
-        """Begin a run in ``folder``, on all ranks: none has received a SIGINT in it."""
+    def begin_run(self, folder: Path, has_trained: bool = False) -> None:
+        """Begin a run in ``folder``, on all ranks: none has received a SIGINT in it.
+
+        Args:
+            folder: of the run.
+            has_trained: whether there is something to gather already, of an earlier cell.
+        """
         if self._work is not None:
             self._work.wait()
         self._folder, self._handled_since = folder, None
         self._received_at: float | None = None
         self._any_received: torch.Tensor | None = None
         self._work = None
+        self._has_trained = has_trained
         self.stopped_together = False
 
     @property
@@ -115,7 +121,7 @@ class SynchronizedInterruptHandler(InterruptHandler):
         if self._is_being_handled() or _allocates_shared_memory(frame):
             return
         now = time.monotonic()
-        has_steps = self._work is not None  # otherwise there is no step to stop at
+        has_steps = self._work is not None or self._has_trained  # else nothing is lost
         waited = 0.0 if self._received_at is None else now - self._received_at
         if not has_steps or waited > STEP_TIMEOUT:
             raise KeyboardInterrupt
