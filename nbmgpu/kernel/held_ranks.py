@@ -154,8 +154,9 @@ def current() -> HeldRanks | None:
 
 def description() -> str:
     """Return what the ranks that wait hold, in a sentence; empty if none wait."""
-    waits = _held is not None and _owner == os.getpid() and _held.alive
-    return _held.describe() if waits and _held is not None else ""
+    if _held is None or _owner != os.getpid() or not _held.alive:
+        return ""
+    return _held.describe()
 
 
 def visible_names(held: HeldRanks | None, namespace: dict[str, Any]) -> dict[str, Any]:

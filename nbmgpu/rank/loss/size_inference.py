@@ -68,11 +68,11 @@ class SizeInference:
     def is_size(self, kind: str, candidates: set[float]) -> bool:
         """Return whether a number that may be a size of a batch most likely is one.
 
-        It is unless the code contains one of the ``candidates`` as a literal or a value.  If it
-        does, and also multiplies or divides by a size, the number may be either.  A number
-        classified as a size of its ``kind`` once is one in every step.
+        It is unless the code multiplies or divides by one of the ``candidates``, as a literal or a
+        value.  If it does, and by a size as well, the number may be either.  A number classified as
+        a size of its ``kind`` once is one in every step.
         """
-        if not self.code.numbers & candidates:
+        if not self.code.constants & candidates:
             self._certain.add(kind)
         elif not self.code.scales_by_size:
             return False

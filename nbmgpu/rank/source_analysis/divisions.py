@@ -6,11 +6,13 @@ import ast
 import builtins
 import functools
 import types
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch.nn import functional
 
-from .called_functions import parse_cell, parse_function
+from .called_functions import parse_cell, parse_function, resolve
 from .size_expressions import (
     is_name_in,
     is_size,
@@ -21,6 +23,9 @@ from .size_expressions import (
     size_names,
     sized_expression,
 )
+
+ACCUMULATION = "accum"
+"""In names of arguments of libraries that divide a loss by them."""
 
 
 def cell_divides_by_multiple(cell: str) -> bool:
@@ -77,6 +82,40 @@ def scaling_numbers(function: types.FunctionType) -> frozenset[float]:
             parts.append(node.value)
     values = [each.value for each in parts if isinstance(each, ast.Constant)]
     return frozenset(float(v) for v in values if isinstance(v, int | float) and v is not True)
+
+
+def cell_constants(cell: str, namespace: Mapping[str, Any]) -> set[float]:
+    """Return the numbers by which a cell multiplies or divides: literals, and values of names."""
+    return _constants(parse_cell(cell), dict(namespace))
+
+
+def function_constants(function: types.FunctionType) -> set[float]:
+    """Return the numbers by which a function multiplies or divides."""
+    tree = parse_function(function)
+    if tree is None:
+        return set()
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    values = function.__defaults__ or ()
+    given = dict(zip(names[len(names) - len(values) :], values, strict=True))
+    return _constants(tree, {**function.__globals__, **given, **(function.__kwdefaults__ or {})})
+
+
+def _constants(tree: ast.Module, names: dict[str, Any]) -> set[float]:
+    nodes = list(ast.walk(tree))
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            targets = [each.id for each in node.targets if isinstance(each, ast.Name)]
+            names |= dict.fromkeys(targets, node.value.value)
+    parts: list[ast.expr] = []
+    for node in nodes:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+            parts += operands(node)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult | ast.Div):
+            parts += operands(node.value)
+        elif isinstance(node, ast.keyword) and ACCUMULATION in (node.arg or ""):
+            parts.append(node.value)
+    values = [n.value if isinstance(n, ast.Constant) else resolve(n, names) for n in parts]
+    return {float(v) for v in values if isinstance(v, int | float) and v is not True}
 
 
 def assigned_names(cell: str) -> set[str]:

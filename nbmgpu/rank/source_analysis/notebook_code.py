@@ -11,8 +11,10 @@ from typing import Any
 
 from .divisions import (
     assigned_names,
+    cell_constants,
     cell_divides_by_multiple,
     cell_scales_by_size,
+    function_constants,
     function_divides_by_multiple,
     function_scales_by_size,
     scaling_numbers,
@@ -33,6 +35,7 @@ class NotebookCode:
     Attributes:
         names: variables and attributes that the code uses.
         numbers: constants in the code, and values of its variables.
+        constants: those by which it multiplies or divides.
         divides_by_multiple: whether it divides by a multiple of a batch size.
         scales_by_size: whether it multiplies or divides a tensor by a batch size.
         reads_gradients: whether it reads ``x.grad`` for an ``x`` that is not a parameter.
@@ -40,6 +43,7 @@ class NotebookCode:
 
     names: set[str]
     numbers: set[float]
+    constants: frozenset[float] = frozenset()
     divides_by_multiple: bool = False
     scales_by_size: bool = False
     reads_gradients: bool = False
@@ -74,7 +78,8 @@ class NotebookCode:
         scales = cell_scales_by_size(cell) or any(map(function_scales_by_size, losses))
         divides = cell_divides_by_multiple(cell) or any(map(function_divides_by_multiple, losses))
         gradients = cell_reads_gradients(cell) or any(map(function_reads_gradients, used.own))
-        return cls(names, numbers, divides, scales, gradients)
+        constants = cell_constants(cell, namespace).union(*map(function_constants, used.own))
+        return cls(names, numbers, frozenset(constants), divides, scales, gradients)
 
     @classmethod
     def without_models(cls, cell: str, namespace: Mapping[str, Any]) -> NotebookCode:

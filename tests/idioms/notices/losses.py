@@ -71,7 +71,7 @@ CELLS = {
         "F.cross_entropy(model(x), y, reduction='sum') / 8 "
         "+ (model.head.weight @ model.head.weight.T).square().sum()"), ""),
     "a mean times 3, or the samples of some ranks": ("ambiguous-size", with_loss(
-        "F.cross_entropy(model(x), y + 0 * x[:, 3].long()) * len(x) / 8"),
+        "F.cross_entropy(model(x), y + 0 * 3 * x[:, 3].long()) * len(x) / 8"),
         "loader = DataLoader(dataset, 7)"),
     "a count that was a constant at first": ("late-divisor", """
         for x, y, m in loader:
