@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from idioms.comparison import assert_equal, compare_whole_batches
-from idioms.idiom import idiom
+from idioms.idiom import Idiom, idiom
 from idioms.sources import with_loss
 
 LOSSES = """
@@ -102,3 +102,31 @@ def test_a_sum_by_the_size_stays_on_shards(tmp_path: Path, monkeypatch: pytest.M
     write_module(tmp_path / "beside", monkeypatch)
     cell = idiom("a sum", with_loss("sized_losses.summed(model(x), y)"), setup=SETUP)
     assert_equal(cell, notices="", exact="auto")
+
+
+MEANS = ["F.cross_entropy(model(x), y)", "(model(x) ** 2).mean()"]
+
+
+def in_batches(loss: str, batch: int) -> Idiom:
+    """A loss in a loop over ``batch`` samples at once; ``settings[0]`` is the samples of a rank."""
+    setup = f"""
+        loader = DataLoader(TensorDataset(X[:42], Y[:42]), batch_size={batch})
+        settings = [float({batch} // 2)]
+    """
+    return idiom("a factor", with_loss(loss), setup=setup, curve=False)
+
+
+@pytest.mark.parametrize("batch", [2, 3, 7])
+@pytest.mark.parametrize("mean", MEANS)
+def test_ranks_agree_whether_a_factor_is_a_size(mean: str, batch: int) -> None:
+    assert_equal(in_batches(f"settings[0] * {mean}", batch), notices="", exact="auto")
+    if batch > 2:  # with one sample per rank, such cells restart
+        assert_equal(in_batches(f"len(x) * {mean} / 40", batch), notices="", exact="auto")
+
+
+@pytest.mark.parametrize("batch", [7, 8])
+@pytest.mark.parametrize("mean", MEANS)
+def test_a_size_and_a_literal_that_cancel_out_restart(mean: str, batch: int) -> None:
+    again = compare_whole_batches(in_batches(f"len(x) * {mean} / 4", batch), exact="auto")
+    again.assert_equal()
+    assert again.notices == {"restarted"}

@@ -1,4 +1,4 @@
-"""Numbers that divide a sum in a loss: sizes of the shard, counts of its contents, or constants.
+"""Numbers that divide or multiply in a loss: sizes of the shard, counts of its contents, constants.
 
 ``sum / len(x)`` and ``sum / max(1, len(chosen))`` are means over the rank's samples, ``sum / 4`` is
 not.  In the autograd graph, each divisor is a plain number.  A number that equals a size of the
@@ -24,7 +24,12 @@ from .masked_sums import NEGLIGIBLE
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from .graph_path import GraphPath
+
 Meaning = Literal["size", "count", "constant"]
+
+NOT_COMPARED = 0.0
+"""The value of a number of which ranks only compare whether it equals a size."""
 
 MAX_COMPARED = 16
 """Divisors of a loss that are compared between ranks; the others are classified locally."""
@@ -55,6 +60,26 @@ class Divisor:
     def local_meaning(self) -> Meaning:
         """The meaning as far as this rank can see, without communication."""
         return "constant" if self.shard_size is None else "size"
+
+
+@dataclass(frozen=True)
+class ScaledMean:
+    """A mean in a loss that Python numbers multiply: ``mse_loss(out, y) * len(x)`` is a sum.
+
+    Attributes:
+        node: the mean in the autograd graph.
+        path: the path to it from the loss.
+        equals_size: whether one of the numbers equals the samples of the shard, and may be meant.
+    """
+
+    node: Any
+    path: GraphPath
+    equals_size: bool
+
+    @property
+    def factor(self) -> Divisor:
+        """The number as one on whose meaning ranks agree: a size on all of them, or on none."""
+        return Divisor(NOT_COMPARED, 1.0 if self.equals_size else None, self.node)
 
 
 class DivisorComparison:

@@ -51,8 +51,8 @@ from .term_recorder import TermRecorder
 MAX_NODES = 400
 
 AgreeOnDivisors = Callable[[tuple[str, ...], list[Divisor], bool], list[Meaning]]
-"""Receives the operations of a loss, the numbers that divide its sums, and whether tensors divide
-some sums; returns the meanings of the numbers."""
+"""Receives the operations of a loss, the numbers that divide its sums or multiply its means, and
+whether tensors divide some sums; returns the meanings of the numbers."""
 
 
 def local_meanings(
@@ -91,11 +91,14 @@ def read_graph(
     roots = [loss] if isinstance(loss, Tensor) else loss
     graph = reader.read([root.grad_fn for root in roots])
     divisions, factors = graph.divisions, graph.factors
-    if not (graph.kinds or divisions.numbers or graph.has_penalty) and 1 < samples < global_samples:
+    found = [*divisions.numbers, *(mean.factor for mean in recorder.scaled_means)]
+    if not (graph.kinds or found or graph.has_penalty) and 1 < samples < global_samples:
         graph.unknown_function = graph.unknown_function or reader.unknown_reduction()
-    op_names = tuple(op_name(node) for node in graph.nodes) if divisions.numbers else ()
-    meanings = agree(op_names, divisions.numbers, divisions.by_tensor)
+    op_names = tuple(op_name(node) for node in graph.nodes) if found else ()
+    all_meanings = agree(op_names, found, divisions.by_tensor)
+    meanings = all_meanings[: len(divisions.numbers)]
     graph.apply_meanings(meanings)
+    recorder.add_scaled_means(all_meanings[len(meanings) :])
     pairs = zip(divisions.numbers, meanings, strict=True)
     constants = [divisor.value for divisor, meaning in pairs if meaning == "constant"]
     divisions.by_multiple |= not all(map(size_inference.is_constant, constants))

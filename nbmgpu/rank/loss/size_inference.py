@@ -124,9 +124,14 @@ class BatchSizeInference:
     dp_size: int = 1
 
     def is_shard_size(self, samples: int) -> bool:
-        """Return whether a number equal to ``samples`` is a shard size; the same on all ranks."""
+        """Return whether a number equal to ``samples`` is a shard size; the same on all ranks.
+
+        Where all shards have one sample, a factor of 1 is one only if the code uses sizes.
+        """
         least = self.global_samples // self.dp_size
         uneven = self.global_samples % self.dp_size > 0
+        if samples == 1 and not uneven and not self.inference.code.scales_by_size:
+            return False
         return self.inference.is_size("shard", {least, least + 1} if uneven else {samples})
 
     def is_numel(self) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .autograd_nodes import NLL_NODES, REDUCTION_MEAN, input_numel, input_shape, op_name
-from .divisors import Divisor
+from .divisors import Divisor, Meaning, ScaledMean
 from .graph_path import GraphPath
 from .loss_graph import LossGraph
 from .masked_sums import NEGLIGIBLE, effective_count
@@ -41,6 +41,7 @@ class TermRecorder:
     Attributes:
         graph: the graph that terms are added to.
         operands: for each product of two terms, the operand that was found to contain a reduction.
+        scaled_means: means that Python numbers multiply; recorded by ``add_scaled_means``.
     """
 
     samples: int
@@ -50,19 +51,28 @@ class TermRecorder:
     size_inference: BatchSizeInference
     graph: LossGraph
     operands: dict[Any, int] = field(default_factory=dict)
+    scaled_means: list[ScaledMean] = field(default_factory=list)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the rank's shard has some, but not all samples of the batch."""
+        return 0 < self.samples < self.global_samples
 
     def add(self, source: Any, path: GraphPath, is_full: bool) -> None:
         """Record a reduction over samples; ``is_full`` if it is the final reduction of its term."""
         graph, samples = self.graph, self.samples
         graph.terms.append((source, path))
         graph.num_averaged += bool(path.shard_sizes(samples)) or path.num_stacked == samples
-        divisors = [d for d in path.divisors if not is_global_count(d, self.global_counts)]
+        divisors = self._own_divisors(path)
         by_older = not is_mean(source) and any(map(self.is_old, scalar_tensors(divisors)))
         graph.divisions.by_older_tensor |= by_older
         if not is_full and reduced_dims(source):
             graph.partial_reductions.over_samples.append(dims_of(source))
         graph.factors.mean_by_size |= self._is_mean_by_elements(source, path)
-        if not self._is_mean_times_size(source, path):
+        equals_size = is_mean(source) and self.is_split and self._equals_size(path)
+        if is_mean(source) and self.is_split and path.factors:
+            self.scaled_means.append(ScaledMean(source, path, equals_size))
+        else:
             self._add_reduction(source, divisors)
         graph.is_nonlinear |= path.is_nonlinear or op_name(source) in NONLINEAR_REDUCTIONS
         if samples < self.global_samples:
@@ -74,15 +84,12 @@ class TermRecorder:
             product, index = path.product
             graph.is_nonlinear |= self.operands.setdefault(product, index) != index
 
-    def _is_mean_times_size(self, source: Any, path: GraphPath) -> bool:
-        """Record a mean times the samples of the shard as the sum that it is.
+    def _equals_size(self, path: GraphPath) -> bool:
+        """Return whether a mean is multiplied by the samples of the shard, as far as is seen here.
 
-        Returns:
-            Whether it was such a product; otherwise nothing is recorded but ``mean_by_size``.
+        Sets ``mean_by_size`` if it is divided by them.
         """
         samples = self.samples
-        if not is_mean(source) or not 0 < samples < self.global_samples:
-            return False
         numbers = [float(d) for d in path.divisors if is_number(d)]
         num_factors = sum(is_one_of(n, {samples}) for n in path.factors)
         num_divisors = sum(is_one_of(n, {samples}) for n in numbers)
@@ -92,27 +99,38 @@ class TermRecorder:
             n <= self.global_samples and not self.size_inference.is_constant(n) for n in multiples
         )
         multiplied = num_factors > num_divisors
-        if (
-            num_factors == num_divisors
-            or (multiplied and cancelled)
-            or not self.size_inference.is_shard_size(samples)
-        ):
+        if not (num_factors or num_divisors) or (multiplied and cancelled):
+            return False
+        # Also asked if they cancel out: one may be the size and the other a constant.
+        if not self.size_inference.is_shard_size(samples):
             return False
         self.graph.factors.mean_by_size |= num_divisors > num_factors
-        if multiplied:
-            self.graph.kinds.add("sum")
-            # The mean is not over all samples if some are excluded.
-            if source.name() in NLL_NODES:
-                excludes = source._saved_total_weight != source._saved_target.numel()
-                self.graph.has_ignored.append(excludes)
-            selected = numel_before_selection(source) is not None
-            selected |= bool(scalar_tensors(path.divisors))
-            self.graph.is_nonlinear |= selected or self._has_variable_rows(source)
         return multiplied
+
+    def add_scaled_means(self, meanings: Sequence[Meaning]) -> None:
+        """Record each of ``scaled_means`` as the sum that it is if its factor means a size."""
+        graph = self.graph
+        for mean, meaning in zip(self.scaled_means, meanings, strict=True):
+            node, path = mean.node, mean.path
+            if meaning != "size":
+                self._add_reduction(node, self._own_divisors(path))
+                continue
+            graph.kinds.add("sum")
+            # The mean is not over all samples if some are excluded.
+            if node.name() in NLL_NODES:
+                excludes = node._saved_total_weight != node._saved_target.numel()
+                graph.has_ignored.append(excludes)
+            selected = numel_before_selection(node) is not None
+            selected |= bool(scalar_tensors(path.divisors))
+            graph.is_nonlinear |= selected or self._has_variable_rows(node)
+
+    def _own_divisors(self, path: GraphPath) -> list[Any]:
+        """Return the divisors on ``path`` but for counts over the global batch."""
+        return [d for d in path.divisors if not is_global_count(d, self.global_counts)]
 
     def _is_mean_by_elements(self, source: Any, path: GraphPath) -> bool:
         """Return whether a mean is multiplied or divided by the elements or rows of its input."""
-        if not is_mean(source) or not 0 < self.samples < self.global_samples:
+        if not is_mean(source) or not self.is_split:
             return False
         sizes = {input_numel(source), *input_shape(source)[:1]} - {0, 1, self.samples}
         numbers = [*path.factors, *(float(d) for d in path.divisors if is_number(d))]
