@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 import torch
 import torch.nn.functional as F
 import torchmetrics
-from lightning.pytorch import callbacks
+from lightning.pytorch import callbacks, loggers
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -421,7 +421,7 @@ def fits_with_checkpoints():
 def fits_with_a_logger():
     trainer = pl.Trainer(
         max_epochs=2, accelerator="cpu", log_every_n_steps=2, enable_model_summary=False,
-        enable_progress_bar=False,
+        enable_progress_bar=False, logger=loggers.CSVLogger("."),
     )  # fmt: skip
     module = Module()
     trainer.fit(module, batches(), VALIDATION)

@@ -14,6 +14,7 @@ import torch
 from idioms.comparison import Comparison, run_both
 from idioms.differences import Differences
 from idioms.notebook import execute, notebook, working_directory
+from trainer_logs import written
 
 import nbmgpu
 
@@ -117,7 +118,7 @@ def test_a_trainer_of_the_notebook_is_written_back_as_on_one_device(tmp_path) ->
         assert all(found[name] is value for name, value in own.items())
         assert [type(callback) for callback in found["trainer"].callbacks] == found["kinds"]
         assert differences(of_trainer(expected), of_trainer(found)) == []
-        assert files(tmp_path / "ranks") == files(tmp_path / "alone")
+        assert written(tmp_path / "ranks") == written(tmp_path / "alone")
         assert set(runs[-1].view.notices) == {"devices"}
         with working_directory(tmp_path / "alone"):
             execute(MORE, expected)
@@ -149,10 +150,6 @@ def of_trainer(space: dict[str, Any]) -> dict[str, Any]:
         "steps": space["notes"].steps,
         "optimizers": [o.state_dict()["state"] for o in trainer.optimizers],
     }
-
-
-def files(folder: Path) -> list[str]:
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
 
 def assert_that_the_panel_shows(run: nbmgpu.Run) -> None:
@@ -211,7 +208,7 @@ def test_under_none_lightning_reads_the_variables_of_torchrun(tmp_path) -> None:
     """
     run, _ = on_ranks(tmp_path, textwrap.dedent(cell), strategy="none")
     assert [run.results[rank]["found"] for rank in (0, 1)] == [(2, 0, 6), (2, 1, 6)]
-    assert files(tmp_path) == ["checkpoints/epoch=0-step=6.ckpt"]
+    assert written(tmp_path) == ["checkpoints/epoch=0-step=6.ckpt"]
 
 
 @pytest.mark.slow
@@ -220,7 +217,7 @@ def test_the_older_package_name_works(tmp_path) -> None:
     cell = "found = [fits_shuffled(), fits_by_hand(), fits_with_checkpoints()]"
     result = run_both(cell, source, prelude="", folder=tmp_path)
     assert differences(result.alone["found"], result.ranks["found"]) == []
-    assert files(tmp_path / "ranks") == files(tmp_path / "alone")
+    assert written(tmp_path / "ranks") == written(tmp_path / "alone")
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
-"""What a Hugging Face ``Trainer`` has logged."""
+"""What a trainer has logged and written."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 CLOCK = ("runtime", "per_second", "preparation_time")
@@ -9,7 +11,7 @@ CLOCK = ("runtime", "per_second", "preparation_time")
 
 
 def logged(trainer: Any, without: frozenset[str] = frozenset()) -> list[dict[str, Any]]:
-    """Return a trainer's log without measured times, and ``without`` some keys."""
+    """Return the log of a Trainer without measured times, and ``without`` some keys."""
     history = trainer.state.log_history
     return [
         {k: v for k, v in row.items() if not k.endswith(CLOCK) and k not in without}
@@ -19,3 +21,9 @@ def logged(trainer: Any, without: frozenset[str] = frozenset()) -> list[dict[str
 
 FLOPS = frozenset({"total_flos"})
 """Depends on padding, which differs between a batch and its slices."""
+
+
+def written(folder: Path) -> list[str]:
+    """Return the paths of the files in a folder, without the time and process in names of logs."""
+    paths = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return sorted(re.sub(r"(events\.out\.tfevents).*", r"\1", path) for path in paths)
