@@ -28,7 +28,6 @@ from .random_positions import RandomPosition
 from .resume import Resume
 from .schedule import CheckpointSchedule
 from .trainers import TrainerCheckpoints
-from .writer import CheckpointWriter
 
 if TYPE_CHECKING:
     from nbmgpu.rank.files.saves import Saves
@@ -62,6 +61,8 @@ class Checkpointer:
         All ranks call it together.  The newest ``keep`` checkpoints are kept.  Trainers write files
         by ``saves``.
         """
+        from .writer import CheckpointWriter  # takes half as long to import as torch itself
+
         group = dist.new_group(backend="gloo")
         self.loops = LoopStack(lambda: session.progress.step)
         self._run = run
