@@ -8,18 +8,18 @@ notebook.  So are the slowest tests of each file that takes longer than some sec
 some cases of each such function, spread evenly.  ``make test`` leaves them out, ``make test-all``
 runs them all, and CI runs a part::
 
-    pytest tests -m matrix --matrix-minutes=25 --matrix-date=2026-11-24 --matrix-changed=FILE
+    pytest tests -m matrix --matrix-minutes=25 --matrix-number=851 --matrix-changed=FILE
 
-Tests of changed paths come first: ``@pytest.mark.matrix("nbmgpu/rank")`` names the paths that a
-test exercises, and ``FILE`` lists changed paths, one per line.  The others follow in a fixed order
-that starts at a different position each day, so that a few days cover all of them.  Tests are
-selected until their recorded durations (``tests/durations.json``, seconds per test) fill
-the minutes.  Where they take longer than recorded, those left after these minutes are skipped.
+Half of the minutes are for tests of changed paths: ``@pytest.mark.matrix("nbmgpu/rank")`` names the
+paths that a test exercises, and ``FILE`` lists changed paths, one per line.  The others follow in a
+fixed order that starts at a different position for each number, that of commits, so that some runs
+cover all of them.  Tests are selected until their recorded durations (``tests/durations.json``,
+seconds per test) fill the minutes.  Where they take longer than recorded, those left after these
+minutes are skipped.
 """
 
 from __future__ import annotations
 
-import datetime
 import math
 import time
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("nbmgpu")
     group.addoption("--matrix-minutes", type=float, help="run as much of the matrix as fits")
     group.addoption("--matrix-workers", type=int, default=2, help="processes that share the work")
-    group.addoption("--matrix-date", type=datetime.date.fromisoformat, default=None)
+    group.addoption("--matrix-number", type=int, default=0, help="where to begin")
     group.addoption("--matrix-changed", type=Path, help="a file with changed paths, one per line")
 
 
@@ -73,11 +73,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _select_matrix(config: pytest.Config, items: list[pytest.Item]) -> None:
     listed = config.getoption("--matrix-changed")
     changed = listed.read_text().split() if listed else []
-    day = (config.getoption("--matrix-date") or datetime.date.today()).toordinal()
+    number = config.getoption("--matrix-number")
     seconds = config.getoption("--matrix-minutes") * 60 * config.getoption("--matrix-workers")
     matrix = [item for item in items if item.get_closest_marker("matrix")]
     # Tests that measure time are left out: here, other tests run beside them.
     together = [item for item in matrix if not item.get_closest_marker("alone")]
-    chosen = set(select(together, changed, day, seconds))
+    chosen = set(select(together, changed, number, seconds))
     config.hook.pytest_deselected(items=[item for item in matrix if item not in chosen])
     items[:] = [item for item in items if item not in matrix or item in chosen]

@@ -84,16 +84,37 @@ def _cases_beyond_budget(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     return left_out
 
 
+CHANGED_SHARE = 0.5
+"""Most of the time that tests of changed paths take, so that the others have their turn, too."""
+
+GOLDEN_RATIO = (5**0.5 - 1) / 2
+"""Multiples of it, modulo 1, spread evenly (https://en.wikipedia.org/wiki/Low-discrepancy_sequence)."""
+
+
 def select(
-    items: Sequence[pytest.Item], changed: Sequence[str], day: int, seconds: float
+    items: Sequence[pytest.Item], changed: Sequence[str], number: int, seconds: float
 ) -> list[pytest.Item]:
-    """Return the tests of the matrix to run on a ``day``, in ``seconds`` of all processes."""
+    """Return the tests of the matrix to run in ``seconds`` of all processes.
+
+    Args:
+        items: all tests of the matrix.
+        changed: paths of files that have changed.
+        number: of the commit; each begins at another position.
+        seconds: the sum of their durations.
+    """
     mixed = sorted(items, key=lambda item: zlib.crc32(item.nodeid.encode()))
-    part = min(seconds / (sum(map(duration, items)) or 1.0), 1.0)
-    first = int(day * part * len(mixed)) % max(len(mixed), 1)
+    first = int(number * GOLDEN_RATIO % 1 * len(mixed))
     rotated = [*mixed[first:], *mixed[:first]]
+    of_changed = _fitting((i for i in rotated if exercises(i, changed)), seconds * CHANGED_SHARE)
+    taken = set(of_changed)
+    seconds -= sum(map(duration, of_changed))
+    return of_changed + _fitting((item for item in rotated if item not in taken), seconds)
+
+
+def _fitting(items: Iterable[pytest.Item], seconds: float) -> list[pytest.Item]:
+    """Return the first of ``items`` that take no more than ``seconds``."""
     chosen = []
-    for item in sorted(rotated, key=lambda item: not exercises(item, changed)):  # stable
+    for item in items:
         seconds -= duration(item)
         if seconds < 0:
             break
