@@ -1,6 +1,7 @@
 import type { Cause, OtherRank } from '../generated/report';
 import { nodes } from './ansi';
 import { make } from './dom';
+import { foldable } from './foldable';
 import type { ISection, ISectionContext, ISectionView } from './section';
 import type { ITranslate } from './source';
 
@@ -51,13 +52,13 @@ function card(cause: Cause, trans: ITranslate): Node[] {
   }
   if (cause.traceback) {
     parts.push(
-      details(trans.__('Traceback of %1', cause.origin), trace(cause.traceback))
+      foldable(trans.__('Traceback of %1', cause.origin), trace(cause.traceback))
     );
   }
   const others = cause.others.filter(other => other.label);
   if (others.length) {
     parts.push(
-      details(
+      foldable(
         trans.__(
           'Other ranks (%1)',
           others.reduce((sum, other) => sum + 1 + other.alike, 0)
@@ -103,10 +104,6 @@ function trace(text: string): HTMLElement {
   return make('pre', 'trace', { tabindex: '0' }, ...lines);
 }
 
-function details(title: string, ...children: Node[]): HTMLElement {
-  return make('details', 'unfold', {}, make('summary', '', {}, title), ...children);
-}
-
 function otherRank(other: OtherRank, trans: ITranslate): HTMLElement {
   const name = other.alike
     ? trans.__('rank %1 and %2 more', other.rank, other.alike)
@@ -115,5 +112,5 @@ function otherRank(other: OtherRank, trans: ITranslate): HTMLElement {
   if (!other.traceback) {
     return make('div', 'other', {}, text);
   }
-  return details(text, trace(other.traceback));
+  return foldable(text, trace(other.traceback));
 }

@@ -1,5 +1,6 @@
 import type { Extreme, MetricRow, MetricTable } from '../generated/report';
 import { KeyedList, make, setText, type IItemView } from './dom';
+import { scrollRegion } from './foldable';
 import type { ITranslate } from './source';
 
 /** A table of the metrics: the last, lowest, highest and mean value of each. */
@@ -42,9 +43,7 @@ export class MetricTableView {
       make('thead', '', {}, head),
       body
     );
-    // A region with the focus scrolls by arrow keys.
-    const attributes = { role: 'region', 'aria-label': title, tabindex: '0' };
-    this.node = make('div', 'metrics-region', attributes, table);
+    this.node = scrollRegion('metrics-region', title, table);
   }
 
   update({ rows, epoch, recent }: MetricTable): void {

@@ -1,6 +1,7 @@
 import type { ProfileRow, ProfileTable } from '../generated/runs';
 import { button, make, setText } from './dom';
 import { errorText } from './errors';
+import { foldable, rememberFolding, scrollRegion, shareCell } from './foldable';
 import { formatBytes, formatSeconds, formatShare } from './format';
 import type { ISection, ISectionContext, ISectionView } from './section';
 import { downloadTrace, hasTraces } from './tracedownload';
@@ -17,12 +18,7 @@ export const profile: ISection = { shows: ['profile', 'about'], create };
 function create(context: ISectionContext): ISectionView {
   const { trans, read, memory } = context;
   const title = trans.__('Profile');
-  // A region with the focus scrolls by arrow keys.
-  const region = make('div', 'profile-region', {
-    role: 'region',
-    'aria-label': title,
-    tabindex: '0'
-  });
+  const region = scrollRegion('profile-region', title);
   const link = make(
     'a',
     'profile-link',
@@ -42,14 +38,8 @@ function create(context: ISectionContext): ISectionView {
   const message = make('div', 'more', { role: 'status' });
   message.hidden = true;
   const caption = make('p', 'profile-caption');
-  const summary = make('summary', '', {}, title);
-  const node = make('details', 'unfold', {}, summary, caption, region, hint, message);
-  node.open = memory.get(IS_OPEN) !== false;
-  node.addEventListener('toggle', () => {
-    if (node.open !== (memory.get(IS_OPEN) !== false)) {
-      memory.set(IS_OPEN, node.open);
-    }
-  });
+  const node = foldable(title, caption, region, hint, message);
+  rememberFolding(node, memory, IS_OPEN, true);
   const say = (text: string) => {
     setText(message, text);
     message.hidden = !text;
@@ -101,14 +91,7 @@ function tableRow(
   const parts = [row.compute, row.communication, row.data, row.host];
   const shares = parts.map(seconds => {
     const share = row.step_time ? seconds / row.step_time : 0;
-    const cell = make(
-      'td',
-      'share',
-      { title: formatShare(share) },
-      formatSeconds(seconds)
-    );
-    cell.style.setProperty('--nbmgpu-share', `${100 * share}%`);
-    return cell;
+    return shareCell(share, formatSeconds(seconds), formatShare(share));
   });
   return make(
     'tr',

@@ -1,5 +1,6 @@
 import type { LayerRow, ShardTable } from '../generated/runs';
 import { make } from './dom';
+import { foldable, rememberFolding, scrollRegion, shareCell } from './foldable';
 import { formatBytes, formatShare } from './format';
 import type { ISection, ISectionContext, ISectionView } from './section';
 import type { ITranslate } from './source';
@@ -12,17 +13,9 @@ export const shards: ISection = { shows: ['shards'], create };
 
 function create({ trans, read, memory }: ISectionContext): ISectionView {
   const title = trans.__('Which rank holds what');
-  // A region with the focus scrolls by arrow keys.
-  const region = make('div', 'shards-region', {
-    role: 'region',
-    'aria-label': title,
-    tabindex: '0'
-  });
-  const node = make(
-    'details',
-    'unfold',
-    {},
-    make('summary', '', {}, title),
+  const region = scrollRegion('shards-region', title);
+  const node = foldable(
+    title,
     make(
       'p',
       'shards-caption',
@@ -31,12 +24,7 @@ function create({ trans, read, memory }: ISectionContext): ISectionView {
     ),
     region
   );
-  node.open = memory.get(IS_OPEN) === true;
-  node.addEventListener('toggle', () => {
-    if (node.open !== (memory.get(IS_OPEN) === true)) {
-      memory.set(IS_OPEN, node.open);
-    }
-  });
+  rememberFolding(node, memory, IS_OPEN, false);
   let shown: ShardTable | undefined;
   const update = () => {
     const payload = read('shards');
@@ -90,13 +78,8 @@ function layerCells(row: LayerRow, trans: ITranslate): HTMLElement[] {
   return row.stored.map((stored, rank) => {
     const share = row.elements ? stored / row.elements : 0;
     const size = formatBytes(row.nbytes[rank]);
-    const cell = make(
-      'td',
-      'share',
-      { title: trans.__('rank %1 stores %2 of %3', rank, size, row.name) },
-      formatShare(share)
-    );
-    cell.style.setProperty('--nbmgpu-share', `${100 * share}%`);
+    const title = trans.__('rank %1 stores %2 of %3', rank, size, row.name);
+    const cell = shareCell(share, formatShare(share), title);
     cell.toggleAttribute('data-none', !stored);
     return cell;
   });

@@ -2,6 +2,7 @@ import type { Quantity, SystemChart } from '../generated/report';
 import { Chart } from './chart';
 import type { IAxis, IChart, IScaling } from './chartspec';
 import { KeyedList, make, uniqueId } from './dom';
+import { foldable, rememberFolding } from './foldable';
 import { formatDuration } from './format';
 import { runColor } from './runcomparison/colors';
 import type { ISection, ISectionContext, ISectionView } from './section';
@@ -22,14 +23,8 @@ export const system: ISection = { shows: ['system'], create };
 
 function create({ trans, read, memory }: ISectionContext): ISectionView {
   const grid = make('div', 'charts');
-  const node = make(
-    'details',
-    'unfold',
-    {},
-    make('summary', '', {}, trans.__('System')),
-    grid
-  );
-  node.open = memory.get(IS_OPEN) === true;
+  const node = foldable(trans.__('System'), grid);
+  rememberFolding(node, memory, IS_OPEN, false);
   const scaling: IScaling = {
     key: uniqueId(),
     smoothing: 0,
@@ -52,10 +47,7 @@ function create({ trans, read, memory }: ISectionContext): ISectionView {
       charts.update(payload.map(chart => spec(chart, trans)));
     }
   };
-  node.addEventListener('toggle', () => {
-    memory.set(IS_OPEN, node.open);
-    update();
-  });
+  node.addEventListener('toggle', update);
   const endTheme = onThemeChange(() => {
     charts.values().forEach(chart => (chart as Chart).updateTheme());
   });
