@@ -153,9 +153,7 @@ class Checkpoint:
             self.check(content=True)
             return trainer_states(self.folder, library)
         data = self.read(STATES)
-        states: dict[str, Any] = loads(
-            data, Copies(self.map_tensors(self.description.num_tensors["states"]))
-        )
+        states: dict[str, Any] = loads(data, Copies(self.map_tensors(self.description.num_states)))
         return states
 
     def load(self, module: nn.Module, name: str = "") -> None:

@@ -49,7 +49,8 @@ class CheckpointDescription:
         samples: number of samples so far.
         world_size: number of ranks.
         levels: the cell, and the loops that were running, outermost first.
-        num_tensors: number of tensors: those of ``states``, which come first, and of ``all``.
+        num_states: number of the tensors of models, optimizers and schedulers; they come first.
+        num_tensors: number of all tensors.
         left_out: variables that cannot be pickled.
         trainer: the library whose Trainer has written it, with files of its own.
         training: which training of the cell that was, from 1.
@@ -65,7 +66,8 @@ class CheckpointDescription:
     samples: int
     world_size: int
     levels: list[LoopPosition] = field(default_factory=list)
-    num_tensors: dict[str, int] = field(default_factory=dict)
+    num_states: int = 0
+    num_tensors: int = 0
     left_out: list[str] = field(default_factory=list)
     trainer: TrainerLibrary = ""
     training: int = 0

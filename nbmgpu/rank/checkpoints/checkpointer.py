@@ -192,7 +192,8 @@ class Checkpointer:
                 )
                 for loop in self.loops.levels
             ],
-            num_tensors={"states": state.num_states, "all": state.num_tensors},
+            num_states=state.num_states,
+            num_tensors=state.num_tensors,
             left_out=state.left_out,
         )
         folder = step_folder(self._run.folder, description.step)

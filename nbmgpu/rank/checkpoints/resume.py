@@ -107,7 +107,7 @@ class Resume:
 
     @functools.cached_property
     def _tensors(self) -> list[Tensor]:
-        return self._checkpoint.map_tensors(self.description.num_tensors["all"])
+        return self._checkpoint.map_tensors(self.description.num_tensors)
 
     def apply(
         self, frames: Sequence[UserFrame], variables: Mapping[str, Any], strategy: Strategy
