@@ -153,7 +153,9 @@ class Checkpoint:
             self.check(content=True)
             return trainer_states(self.folder, library)
         data = self.read(STATES)
-        states: dict[str, Any] = loads(data, Copies(self.map_tensors(self.description.num_states)))
+        states: dict[str, Any] = loads(
+            data, Copies(self.map_tensors(self.description.tensors.states))
+        )
         return states
 
     def load(self, module: nn.Module, name: str = "") -> None:

@@ -39,6 +39,19 @@ class LoopPosition:
 
 
 @dataclass(frozen=True)
+class TensorCounts:
+    """The numbers of tensors in a checkpoint.
+
+    Attributes:
+        states: those of models, optimizers and schedulers, which come first.
+        total: all of them.
+    """
+
+    states: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True)
 class CheckpointDescription:
     """The content of ``checkpoint.json``.
 
@@ -49,8 +62,7 @@ class CheckpointDescription:
         samples: number of samples so far.
         world_size: number of ranks.
         levels: the cell, and the loops that were running, outermost first.
-        num_states: number of the tensors of models, optimizers and schedulers; they come first.
-        num_tensors: number of all tensors.
+        tensors: how many there are.
         left_out: variables that cannot be pickled.
         trainer: the library whose Trainer has written it, with files of its own.
         training: which training of the cell that was, from 1.
@@ -66,8 +78,7 @@ class CheckpointDescription:
     samples: int
     world_size: int
     levels: list[LoopPosition] = field(default_factory=list)
-    num_states: int = 0
-    num_tensors: int = 0
+    tensors: TensorCounts = field(default_factory=TensorCounts)
     left_out: list[str] = field(default_factory=list)
     trainer: TrainerLibrary = ""
     training: int = 0
@@ -97,7 +108,8 @@ class CheckpointDescription:
                 )
                 for each in fields["levels"]
             ]
-            description = cls(**fields | {"levels": levels})
+            tensors = TensorCounts(**fields["tensors"])
+            description = cls(**fields | {"levels": levels, "tensors": tensors})
         except KeyError as missing:
             raise ValueError(f"{missing} is missing") from None
         except (TypeError, RecursionError) as error:

@@ -90,7 +90,7 @@ def test_states_that_the_cell_holds_are_in_the_checkpoint_as_they_are_now() -> N
     namespace = notebook("held = None\n")
     nbmgpu.run(cell, namespace, checkpoint_every="5steps", **options)
     (*_, last) = nbmgpu.last_run.checkpoints
-    tensors = last.map_tensors(last.description.num_tensors)
+    tensors = last.map_tensors(last.description.tensors.total)
     objects = find_references({"meter": namespace["meter"]})
     held = loads(last.read("values"), tensors, objects.get)["held"]["state"]
     for number, state in last.states["opt"]["state"].items():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import psutil
 import pytest
 
 import nbmgpu
+from nbmgpu.engines.ray.engine import RayEngine
+from nbmgpu.engines.registry import get_engine
 from nbmgpu.runs.run import Run
 
 ON_TWO_NODES: dict[str, Any] = {"nodes": 2, "gpus": 2, "cpu": True}
@@ -54,6 +56,14 @@ def children() -> list[str]:
         if any(name in line for name in names):
             found.append(f"{process.pid} {line}")
     return found
+
+
+def wait_for_the_end(before: Collection[str]) -> None:
+    """Wait until no process of ``children()`` is left but those of ``before``."""
+    ray = get_engine("ray")
+    assert isinstance(ray, RayEngine)
+    ray.disconnect()  # the head of the next run
+    wait(lambda: not set(children()) - set(before), 30)
 
 
 def started(

@@ -18,7 +18,7 @@ from idioms.comparison import assert_equal, compare_whole_batches
 from idioms.tables import BY_NAME
 from idioms.whole_batch import CELLS
 from ray_cluster import RayCluster, started_ray
-from several_nodes import WAIT, children, started, stopped_in_queue, wait
+from several_nodes import WAIT, children, started, stopped_in_queue, wait, wait_for_the_end
 
 import nbmgpu
 from nbmgpu.engines.ray.cluster_options import ClusterOptions
@@ -45,9 +45,9 @@ def folders(cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "notebook").mkdir()
     monkeypatch.chdir(tmp_path / "notebook")
     monkeypatch.syspath_prepend(str(tmp_path / "notebook"))
-    before = set(children())
+    before = children()
     yield
-    wait(lambda: not set(children()) - before, 30)
+    wait_for_the_end(before)
     wait(lambda: not list(Path(tempfile.gettempdir()).glob("nbmgpu-copy-*")), 30)
 
 
@@ -128,6 +128,30 @@ def test_a_run_after_a_dry_run() -> None:
     nbmgpu.run("value = 1", names, dry_run=True, **ON_TWO_NODES)
     nbmgpu.run("value = 2", names, **ON_TWO_NODES)
     assert names["value"] == 2
+
+
+def test_the_head_of_the_next_run_connects_in_advance(cluster: RayCluster) -> None:
+    def head_of(**options: Any) -> int:
+        run = nbmgpu.run("1", {"__name__": "__main__"}, **ON_TWO_NODES | {"gpus": 1} | options)
+        assert run is not None
+        assert run.view.launcher is not None
+        return run.view.launcher.pid
+
+    def waiting() -> list[int]:
+        return [int(line.split()[0]) for line in children() if "ray.head" in line]
+
+    first = head_of()
+    wait(lambda: len(waiting()) == 1)
+    (second,) = waiting()
+    assert second != first
+    cluster.add("later")  # a head that has connected before sees it, too
+    try:
+        assert head_of(nodes=3) == second
+    finally:
+        cluster.remove("later")
+    wait(lambda: len(waiting()) == 1)
+    os.kill(*waiting(), 9)
+    assert head_of() not in (first, second)
 
 
 @matrix

@@ -15,7 +15,7 @@ import pytest
 import torch
 from kubernetes_cluster import KubernetesCluster
 from ray_cluster import RayCluster
-from several_nodes import ON_TWO_NODES, children, wait
+from several_nodes import ON_TWO_NODES, children, wait, wait_for_the_end
 from slurm_cluster import SlurmCluster
 
 import nbmgpu
@@ -86,9 +86,9 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     """After each test, no processes of runs are left."""
-    before = set(children())
+    before = children()
     yield
-    wait(lambda: not set(children()) - before, 30)
+    wait_for_the_end(before)
 
 
 def assert_as_unbroken(found: dict[str, Any], tmp_path: Path) -> Run:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from several_nodes import children, wait
+from several_nodes import children, wait, wait_for_the_end
 from slurm_cluster import SlurmCluster
 
 import nbmgpu
@@ -39,9 +39,9 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     """After each test, no processes of runs are left."""
-    before = set(children())
+    before = children()
     yield
-    wait(lambda: not set(children()) - before, 30)
+    wait_for_the_end(before)
 
 
 def notebook() -> dict[str, Any]:

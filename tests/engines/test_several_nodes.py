@@ -19,7 +19,7 @@ import torch
 from idioms.comparison import assert_equal
 from idioms.idiom import Idiom
 from idioms.tables import BY_NAME, TABLES
-from several_nodes import ON_TWO_NODES, WAIT, children, started, wait
+from several_nodes import ON_TWO_NODES, WAIT, children, started, wait_for_the_end
 
 import nbmgpu
 from nbmgpu.engines.kubernetes.train_job import job_name
@@ -44,9 +44,9 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def nothing_left(engine: str) -> Iterator[None]:
     """After each test, no processes of runs are left."""
-    before = set(children())
+    before = children()
     yield
-    wait(lambda: not set(children()) - before, 30)
+    wait_for_the_end(before)
 
 
 @pytest.mark.parametrize(

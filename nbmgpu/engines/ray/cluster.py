@@ -142,10 +142,19 @@ class HeadProcess:
         )  # fmt: skip
         threading.Thread(target=self._process.wait, daemon=True).start()
 
-    @property
-    def waits(self) -> bool:
-        """Whether it can still begin a run."""
-        return self._process.poll() is None
+    def can_begin(self) -> bool:
+        """Return whether it can still begin a run, and look what the cluster has by now."""
+        assert self._process.stdin is not None
+        if self._process.stdin.closed:
+            return False
+        try:
+            if self._cluster is not None:
+                self._process.stdin.write("\n")
+                self._process.stdin.flush()
+            self._cluster = self._read_cluster()
+        except (OSError, LaunchError):  # it is lost, or the cluster is
+            return False
+        return True
 
     def cluster(self) -> Cluster:
         """Wait until it is connected, and return the cluster.

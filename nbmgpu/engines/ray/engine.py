@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import os
 import signal
 from typing import TYPE_CHECKING
 
-from nbmgpu.engines.base import RunHandle
+from nbmgpu.engines.base import RunHandle, RunStorage
 from nbmgpu.engines.multi_node.engine import MultiNodeEngine
 from nbmgpu.engines.multi_node.launch_file import LaunchFile
 from nbmgpu.engines.multi_node.placement import place_on_nodes
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from nbmgpu.runs.run import Run
 
 
+NEW_CLUSTER = "local"
+"""The address of a cluster that Ray starts on this machine for the run, and ends with it."""
+
+
 class RayEngine(MultiNodeEngine):
     """Starts the head of each run as a driver of the cluster."""
 
@@ -32,6 +37,7 @@ class RayEngine(MultiNodeEngine):
     def __init__(self) -> None:
         """Know no cluster yet."""
         self._next: HeadProcess | None = None
+        self._address = ""
 
     def missing(self) -> str:
         """Return Ray's package where it is not installed."""
@@ -51,8 +57,7 @@ class RayEngine(MultiNodeEngine):
         try:
             cluster.require_seen(nodes, folder)
         except LaunchError:
-            self._next = None
-            head.close()  # a run with another folder needs another one
+            self.disconnect()  # a run with another folder needs another head
             raise
 
         def gpus_per_node() -> int:
@@ -69,12 +74,26 @@ class RayEngine(MultiNodeEngine):
 
     def _connected(self, address: str, folder: str = "") -> HeadProcess:
         """Return a head for the next run: the last one, if it has not been used."""
+        address = address or os.environ.get("RAY_ADDRESS", "")
         if self._next is not None:
             same = self._next.address == address and folder in ("", self._next.folder)
-            if self._next.waits and same:
+            if same and self._next.can_begin():
                 return self._next
-            self._next.close()
+            self.disconnect()
+        self._address = address
         return HeadProcess(address, folder)
+
+    def disconnect(self) -> None:
+        """End the head that waits for the next run, if there is one."""
+        head, self._next = self._next, None
+        if head is not None:
+            head.close()
+
+    def release(self, storage: RunStorage, in_use: bool) -> None:
+        """Remove the files, and connect to the cluster for the next run meanwhile."""
+        super().release(storage, in_use)
+        if self._next is None and self._address not in ("", NEW_CLUSTER):
+            self._next = HeadProcess(self._address)
 
     def launch(self, run: Run) -> RunHandle:
         """Let a head reserve nodes, and start ranks there."""

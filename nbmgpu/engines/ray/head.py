@@ -1,6 +1,7 @@
 """``python -m nbmgpu.engines.ray.head``: the head of a run, and its driver in the cluster.
 
-It prints what the cluster has as one line of JSON, and reads a ``HeadRequest`` from its input.
+It prints what the cluster has as one line of JSON, again for each empty line of its input, and runs
+what a line with a ``HeadRequest`` describes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 import select
 import socket
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,9 @@ IDLE_LIMIT = 300.0
 CONNECT_TIMEOUT = 10.0
 """Seconds."""
 
+ANSWER_TIMEOUT = 5.0
+"""Seconds in which the cluster must say what it has; later it is lost, and so is this process."""
+
 CLIENT = "ray://"
 """Begins addresses of clusters in which this machine is no node."""
 
@@ -52,22 +58,32 @@ def main() -> None:
     parser.add_argument("--address", default="", help="of the cluster")
     parser.add_argument("--folder", default="", help="say which nodes do not see it")
     given = parser.parse_args()
-    address = given.address
-    print(json.dumps(dataclasses.asdict(connect(address, given.folder))), flush=True)
-    if not select.select([sys.stdin], [], [], IDLE_LIMIT)[0]:
-        return
-    if line := sys.stdin.readline():
-        request = HeadRequest(**json.loads(line))
+    dashboard = connect(given.address)
+    request = wait_for_request(lambda: cluster_now(dashboard, given.folder))
+    if request is not None:
         redirect_output(Path(request.folder))
-        run_on_cluster(request, address)
+        run_on_cluster(request, given.address)
 
 
-def connect(address: str, folder: str = "") -> Cluster:
-    """Connect this process to the cluster, and return what it has.
+def wait_for_request(look: Callable[[], Cluster]) -> HeadRequest | None:
+    """Say what the cluster has, as ``look`` returns it, whenever the kernel asks.
 
-    Args:
-        address: of the cluster.
-        folder: see ``blind_nodes``; empty if it does not matter which nodes see it.
+    Returns:
+        The run that the kernel asks for; None if it does not for a while, or has ended.
+    """
+    while True:
+        print(json.dumps(dataclasses.asdict(look())), flush=True)
+        if not select.select([sys.stdin], [], [], IDLE_LIMIT)[0]:
+            return None
+        line = sys.stdin.readline()
+        if not line:
+            return None
+        if line.strip():
+            return HeadRequest(**json.loads(line))
+
+
+def connect(address: str) -> str:
+    """Connect this process to the cluster, and return the address of its dashboard, or "".
 
     Raises:
         OSError: nothing listens there; Ray would try for minutes.
@@ -76,12 +92,24 @@ def connect(address: str, folder: str = "") -> Cluster:
     host, _, port = known.removeprefix(CLIENT).rpartition(":")
     if port.isdecimal():
         socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
-    context = _init(address)
+    return _init(address).dashboard_url or ""
+
+
+def cluster_now(dashboard: str, folder: str = "") -> Cluster:
+    """Return what the cluster has now; end this process if it does not answer.
+
+    Args:
+        dashboard: address of its dashboard.
+        folder: see ``blind_nodes``; empty if it does not matter which nodes see it.
+    """
+    lost = threading.Timer(ANSWER_TIMEOUT, os._exit, (1,))  # Ray would try for a minute
+    lost.start()
     nodes = [node for node in ray.nodes() if node["Alive"]]
+    lost.cancel()
     gpus = tuple(int(node["Resources"].get("GPU", 0)) for node in nodes)
     with_cores = [node for node in nodes if node["Resources"].get("CPU")]
     blind = blind_nodes(with_cores, folder) if folder else ()
-    return Cluster(gpus, context.dashboard_url or "", len(with_cores), blind)
+    return Cluster(gpus, dashboard, len(with_cores), blind)
 
 
 def _init(address: str, attempts: int = 3) -> Any:

@@ -15,7 +15,7 @@ from nbmgpu.options.checkpoint_options import CheckpointInterval
 from nbmgpu.rank import current
 from nbmgpu.rank.reporting import notices
 from nbmgpu.runs.checkpoint import Checkpoint, step_folder
-from nbmgpu.runs.checkpoint_description import CheckpointDescription, LoopPosition
+from nbmgpu.runs.checkpoint_description import CheckpointDescription, LoopPosition, TensorCounts
 
 from .agreement import IterationAgreement
 from .capture import capture
@@ -192,8 +192,7 @@ class Checkpointer:
                 )
                 for loop in self.loops.levels
             ],
-            num_states=state.num_states,
-            num_tensors=state.num_tensors,
+            tensors=TensorCounts(state.num_states, state.num_tensors),
             left_out=state.left_out,
         )
         folder = step_folder(self._run.folder, description.step)

@@ -107,7 +107,7 @@ class Resume:
 
     @functools.cached_property
     def _tensors(self) -> list[Tensor]:
-        return self._checkpoint.map_tensors(self.description.num_tensors)
+        return self._checkpoint.map_tensors(self.description.tensors.total)
 
     def apply(
         self, frames: Sequence[UserFrame], variables: Mapping[str, Any], strategy: Strategy
