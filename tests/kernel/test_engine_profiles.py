@@ -138,7 +138,7 @@ def test_a_malformed_line_says_what_to_type(words, text, instead):
 
 def test_an_unknown_engine_lists_engines_and_profiles():
     engine_text(CLUSTER)
-    listed = r"no engine 'clutser'.*\n.*Engines: local, slurm.*; profiles: cluster.*\nTry: "
+    listed = r"no engine 'clutser'.*\n.*Engines: local, .*slurm; profiles: cluster.*\nTry: "
     line = "--engine slurm --nodes 2 --engine-option partition=gpu,time=2:00:00"
     with pytest.raises(OptionError, match=rf"{listed}%%mgpu --strategy ddp --gpus 4 {line}"):
         RunOptions.parse("--engine clutser")
