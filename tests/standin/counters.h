@@ -22,4 +22,7 @@ extern std::atomic<Report> report;
 
 void count_synchronization(const char* what);
 
+// Whether this process was forked from one that had used the device.
+extern std::atomic<bool> bad_fork;
+
 }  // namespace standin

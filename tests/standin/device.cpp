@@ -1,8 +1,8 @@
 // An accelerator without hardware: a device of torch's key PrivateUse1, whose memory is the host's.
 //
 // It behaves as a GPU where a program can tell: tensors of the host and of the device do not mix,
-// memory is limited, streams, events and a generator are its own, and autograd runs in a thread per
-// device.  Operators run on the CPU, by torch's fallback.  It counts what makes a host wait for a
+// memory is limited, streams, events and a generator are its own, autograd runs in a thread per device,
+// and a process that was forked from one that has used the device cannot use it.  Operators run on the CPU, by torch's fallback.  It counts what makes a host wait for a
 // GPU: copies to the host, and operators whose result has a size that depends on data.
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -23,6 +23,8 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -42,6 +44,7 @@ Counters& counters() {
 }
 
 std::atomic<Report> report{nullptr};
+std::atomic<bool> bad_fork{false};
 
 void count_synchronization(const char* what) {
   ++counters().synchronizations;
@@ -70,6 +73,12 @@ thread_local DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, kMaxDevices> current_streams{};
 std::atomic<c10::StreamId> last_stream{0};
 std::atomic<bool> in_use{false};
+void use_device() {
+  TORCH_CHECK(
+      !bad_fork, "Cannot re-initialize the standin device in forked subprocess. To use it with "
+      "multiprocessing, you must use the 'spawn' start method");
+  in_use = true;
+}
 
 // While an operator runs on the CPU, its copies are not those of a GPU.
 thread_local bool in_fallback = false;
@@ -84,7 +93,7 @@ struct InFallback {
 
 struct Memory final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t nbytes) override {
-    in_use = true;
+    use_device();
     const auto device = current_device;
     void* data = nullptr;
     if (nbytes) {
@@ -223,7 +232,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return device_count() > 0; }
   bool hasPrimaryContext(DeviceIndex) const override { return in_use; }
-  void init() const override { in_use = true; }
+  void init() const override { use_device(); }
   DeviceIndex deviceCount() const override { return device_count(); }
   void setCurrentDevice(DeviceIndex index) const override { Guard().setDevice({kType, index}); }
   DeviceIndex getCurrentDevice() const override { return current_device; }
@@ -290,6 +299,7 @@ void check_devices(const c10::FunctionSchema& schema, const torch::jit::Stack& i
 }
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  use_device();
   const auto& schema = op.schema();
   const auto count = schema.arguments().size();
   const torch::jit::Stack inputs(stack->end() - count, stack->end());
@@ -346,6 +356,7 @@ at::Tensor on_host(const at::Tensor& tensor) {
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  use_device();
   if (!in_fallback && from.numel()) {
     auto& counted = counters();
     if (to.is_cpu()) {
@@ -371,6 +382,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 }
 
 at::Scalar local_scalar(const at::Tensor& tensor) {
+  use_device();
   if (!in_fallback) {
     ++counters().to_host;
     counters().to_host_bytes += static_cast<int64_t>(tensor.nbytes());
@@ -483,6 +495,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 const bool registered = [] {
   c10::SetAllocator(kType, &memory());
   at::RegisterPrivateUse1HooksInterface(new Hooks());
+  pthread_atfork(nullptr, nullptr, [] { bad_fork = bad_fork || in_use; });
   return true;
 }();
 

@@ -190,6 +190,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     return py::reinterpret_steal<py::object>(THPGenerator_initDefaultGenerator(
         at::detail::getPrivateUse1Hooks().getDefaultGenerator(index)));
   });
+  m.def("bad_fork", [] { return bad_fork.load(); });
   m.def("initialized", [] { return at::detail::getPrivateUse1Hooks().hasPrimaryContext(0); });
   m.def("collectives", [](c10::intrusive_ptr<c10d::Backend> inner) {
     return c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<DeviceBackend>(std::move(inner)));

@@ -21,8 +21,8 @@ COUNTED = ("ddp", "zero1", "zero2", "fsdp", "tp", "pp")
 
 MATRIX = pytest.mark.matrix("nbmgpu/strategies", "nbmgpu/rank", "nbmgpu/environment")
 
-SAMPLE = ["-m", "not matrix"]
-"""Selects what ``make test`` runs of a file."""
+PARTS = 4
+"""Parts of a file's tests, which overlap."""
 
 OUT_WARNING = "ignore:An output with one or more elements was resized"
 """Of torch's fallback to the CPU, for operators into ``out``."""
@@ -32,6 +32,11 @@ STEPS = 4 * 6
 
 POINT = 8
 """Bytes of a point of the loss curve, copied to the host without waiting."""
+
+
+def part(number: int) -> list[str]:
+    """Select tests for some minutes, others for each ``number``; see ``tests/conftest.py``."""
+    return ["-m", "", "--matrix-minutes=4", "--matrix-workers=1", f"--matrix-number={number}"]
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +82,8 @@ def test_a_training_step_waits_for_the_device_no_more_than_with_ddp_by_hand(envi
     ("file", "selection"),
     [
         ("numerics/test_idioms.py", ["-k", "plain: or OneCycleLR"]),
-        pytest.param("numerics/test_idioms.py", SAMPLE, marks=MATRIX),
-        pytest.param("strategies/test_every_idiom.py", [*SAMPLE, "-k", "fsdp"], marks=MATRIX),
+        *(pytest.param("numerics/test_idioms.py", part(n), marks=MATRIX) for n in range(PARTS)),
+        pytest.param("strategies/test_every_idiom.py", [*part(0), "-k", "fsdp"], marks=MATRIX),
     ],
 )
 @pytest.mark.slow
@@ -111,7 +116,8 @@ def test_the_notebooks_memory_is_free_while_ranks_run(environment) -> None:
     assert "`part` (4.0 MiB), `unread` (2.0 MiB). To free it" in found["unread"]
 
 
-OUT_OF_MEMORY = """
+LIKE_A_GPU = """
+import os, sys
 import nbmgpu, torch
 cell = "large = torch.zeros(1 << 20, device='standin')"
 try:
@@ -127,13 +133,23 @@ states = torch.get_rng_state(), torch.standin.get_rng_state()
 torch.rand(2, device="standin")
 now = torch.get_rng_state(), torch.standin.get_rng_state()
 print("generators:", *map(torch.equal, states, now))
+sys.stdout.flush()
+if os.fork():
+    os.wait()
+else:
+    try:
+        torch.ones(2, device="standin")
+    except RuntimeError as error:
+        print("forked:", error, flush=True)
+    os._exit(0)
 """
 
 
 def test_the_device_behaves_as_a_gpu(environment) -> None:
-    """Memory has a limit, which a cell is told of; devices do not mix; its generator is its own."""
+    """Memory is limited, devices do not mix, its generator is its own, and forks cannot use it."""
     limited = environment | {"STANDIN_MEMORY": str(1 << 20)}
-    result = run(limited, "-c", OUT_OF_MEMORY)
+    result = run(limited, "-c", LIKE_A_GPU)
     assert "refused: standin out of memory" in result.stdout, result.stdout + result.stderr
     assert "mixed: Expected all tensors to be on the same device" in result.stdout
     assert "generators: True False" in result.stdout
+    assert "forked: Cannot re-initialize the standin device" in result.stdout

@@ -73,7 +73,7 @@ def set_device(device: Any) -> None:
 
 
 def _is_in_bad_fork() -> bool:
-    return False
+    return native.bad_fork()
 
 
 def _lazy_init() -> None:
