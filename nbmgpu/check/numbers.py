@@ -19,9 +19,6 @@ FOUR_RANKS = {"hsdp": 4, "fsdp+tp": 4, "tp+pp": 4, "fsdp+pp": 4, "fsdp+tp+pp": 8
 EXACT = ("ddp", "zero1", "fsdp")
 """Strategies under which ``--exact always`` is checked."""
 
-AUTOCAST = ("ddp", "zero1", "fsdp", "tp")
-"""Strategies under which cells that use autocast are checked."""
-
 
 def checks() -> list[Check]:
     """Return the checks of this group."""
@@ -30,11 +27,8 @@ def checks() -> list[Check]:
 
 def _checks() -> Iterator[Check]:
     for strategy in strategy_names():
-        for cell in CELLS:
+        for cell in (*CELLS, BF16, FP16):
             yield _check(strategy, cell)
-        if strategy in AUTOCAST:
-            yield _check(strategy, BF16)
-            yield _check(strategy, FP16)
     for strategy in EXACT:
         for cell in WHOLE_BATCH:
             yield _check(strategy, cell, exact="always")
