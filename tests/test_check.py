@@ -12,7 +12,7 @@ import pytest
 from runs_folder import runs_folder  # noqa: F401
 
 import nbmgpu
-from nbmgpu.check import failures
+from nbmgpu.check import failures, speed
 from nbmgpu.check.cells import CELLS
 from nbmgpu.check.check import Check, CheckResult, CheckSkipped, Finding
 from nbmgpu.check.comparison import compare
@@ -22,6 +22,7 @@ from nbmgpu.check.report import Report, summary_line
 from nbmgpu.check.runner import run_all
 from nbmgpu.check.session import end_session
 from nbmgpu.check.setting import Setting
+from nbmgpu.check.timed_loops import by_hand, ours
 from nbmgpu.devices.probe import Gpu, Machine, probe
 from nbmgpu.errors import StrategyError
 from nbmgpu.strategies import strategy_names
@@ -108,6 +109,19 @@ def test_the_report_counts_and_lists_failures() -> None:
     assert summary_line(report.results[1]) in table
     assert "model[1] differs by 7" in table
     assert json.loads(report.to_json())["results"][1]["values"] == {"a": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.matrix("nbmgpu/check")
+def test_steps_beside_ddp_by_hand_are_profiled_and_scale() -> None:
+    assert ours(CPU, 2, profile=speed.STEPS)["communication"] > 0
+    by_ddp = by_hand(CPU, 2, profile=True)
+    assert by_ddp["hidden"] > 0
+    assert by_ddp["communication"] > 0
+    (scaling,) = (check.run(CPU) for check in speed.checks() if "more and more" in check.name)
+    assert scaling.status == "passed", scaling.text
+    assert {"ours, 1", "other, 1", "ours, 2", "other, 2"} == set(scaling.values)
+    assert scaling.values["ours, 1"] == scaling.values["other, 1"] == 1
 
 
 def test_the_command_runs_what_is_chosen(tmp_path) -> None:
