@@ -89,14 +89,15 @@ dist.destroy_process_group()
 """
 """A script for torchrun; format fields: backend, wrap, loop."""
 
-OPTIMIZER = "opt = torch.optim.AdamW(model.parameters(), lr=1e-4)"
-DEEPSPEED = """
-import os, deepspeed
+ADAMW = "torch.optim.AdamW(model.parameters(), lr=1e-4)"
+OPTIMIZER = f"opt = {ADAMW}"
+DEEPSPEED = f"""
+import deepspeed
 deepspeed.utils.logging.logger.setLevel("ERROR")
-model, opt, _, _ = deepspeed.initialize(model=model, optimizer=OPTIMIZER, config={
-    "train_micro_batch_size_per_gpu": batch // size, "zero_optimization": {"stage": 2},
-    "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False})
-""".replace("OPTIMIZER", OPTIMIZER.removeprefix("opt = "))
+model, opt, _, _ = deepspeed.initialize(model=model, optimizer={ADAMW}, config={{
+    "train_micro_batch_size_per_gpu": batch // size, "zero_optimization": {{"stage": 2}},
+    "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}})
+"""
 WRAPPED = {
     "ddp": f"model = nn.parallel.DistributedDataParallel(model)\n{OPTIMIZER}",
     "fsdp": "from torch.distributed.fsdp import fully_shard\n"
