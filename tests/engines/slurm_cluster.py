@@ -44,6 +44,7 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=10000
 MpiDefault=none
 ReturnToService=2
+BatchStartTimeout=120
 KillWait=5
 MinJobAge=10
 MailProg=/bin/true

@@ -113,8 +113,8 @@ def test_a_failed_run_without_results_changes_nothing(new_notebook, engine, tmp_
     os.kill(first.value("os.getpid()"), signal.SIGKILL)
     second = new_notebook("second", **variables)
     second.run("model.weight.data.fill_(5)")
-    attached(second, run)
-    assert second.value(f"nbmgpu.runs.run.find_run({run!r}).state") == "failed"
+    seen = attached(second, run)
+    assert second.value(f"nbmgpu.runs.run.find_run({run!r}).state") == "failed", seen
     assert second.value("model.weight.unique().tolist()") == [5.0]
 
 
