@@ -124,6 +124,13 @@ def test_ranks_agree_whether_a_factor_is_a_size(mean: str, batch: int) -> None:
         assert_equal(in_batches(f"len(x) * {mean} / 40", batch), notices="", exact="auto")
 
 
+@pytest.mark.parametrize("factor", ["settings[0]", "{'weight': 4.0}['weight']"])
+def test_a_factor_of_unknown_origin_that_equals_the_shard_restarts(factor: str) -> None:
+    again = compare_whole_batches(in_batches(f"{factor} * {MEANS[0]}", 8), exact="auto")
+    again.assert_equal()
+    assert again.notices == {"restarted"}
+
+
 @pytest.mark.parametrize("batch", [7, 8])
 @pytest.mark.parametrize("mean", MEANS)
 def test_a_size_and_a_literal_that_cancel_out_restart(mean: str, batch: int) -> None:

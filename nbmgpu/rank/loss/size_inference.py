@@ -68,13 +68,15 @@ class SizeInference:
     def is_size(self, kind: str, candidates: set[float]) -> bool:
         """Return whether a number that may be a size of a batch most likely is one.
 
-        It is unless the code multiplies or divides by one of the ``candidates``, as a literal or a
-        value.  If it does, and by a size as well, the number may be either.  A number classified as
-        a size of its ``kind`` once is one in every step.
+        It is one if the code multiplies or divides by a size, and a constant if it does by one of
+        the ``candidates``, as a literal or a value.  If it does both, or neither that can be seen,
+        the number may be either.  A number classified as a size of its ``kind`` once is one in
+        every step.
         """
-        if not self.code.constants & candidates:
+        is_constant = bool(self.code.constants & candidates)
+        if self.code.scales_by_size and not is_constant:
             self._certain.add(kind)
-        elif not self.code.scales_by_size:
+        elif is_constant and not self.code.scales_by_size:
             return False
         self._is_uncertain |= kind not in self._certain
         return kind in self._certain
@@ -126,12 +128,12 @@ class BatchSizeInference:
     def is_shard_size(self, samples: int) -> bool:
         """Return whether a number equal to ``samples`` is a shard size; the same on all ranks.
 
-        Where all shards have one sample, a factor of 1 is one only if the code uses sizes.
+        A factor of 1, which may stand for nothing, is one only if the code uses sizes.
         """
+        if samples == 1 and not self.inference.code.scales_by_size:
+            return False
         least = self.global_samples // self.dp_size
         uneven = self.global_samples % self.dp_size > 0
-        if samples == 1 and not uneven and not self.inference.code.scales_by_size:
-            return False
         return self.inference.is_size("shard", {least, least + 1} if uneven else {samples})
 
     def is_numel(self) -> bool:
