@@ -1,9 +1,10 @@
 // An accelerator without hardware: a device of torch's key PrivateUse1, whose memory is the host's.
 //
 // It behaves as a GPU where a program can tell: tensors of the host and of the device do not mix,
-// memory is limited, streams, events and a generator are its own, autograd runs in a thread per device,
-// and a process that was forked from one that has used the device cannot use it.  Operators run on the CPU, by torch's fallback.  It counts what makes a host wait for a
-// GPU: copies to the host, and operators whose result has a size that depends on data.
+// memory is limited, streams, events and a generator are its own, autograd runs in a thread per
+// device, and a process that was forked from one that has used the device cannot use it.  Operators
+// run on the CPU, by torch's fallback.  It counts what makes a host wait for a GPU: copies to the
+// host, and operators whose result has a size that depends on data.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
@@ -73,6 +74,7 @@ thread_local DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, kMaxDevices> current_streams{};
 std::atomic<c10::StreamId> last_stream{0};
 std::atomic<bool> in_use{false};
+
 void use_device() {
   TORCH_CHECK(
       !bad_fork, "Cannot re-initialize the standin device in forked subprocess. To use it with "

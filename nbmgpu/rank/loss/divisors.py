@@ -24,8 +24,6 @@ from .masked_sums import NEGLIGIBLE
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from .graph_path import GraphPath
-
 Meaning = Literal["size", "count", "constant"]
 
 NOT_COMPARED = 0.0
@@ -68,12 +66,14 @@ class ScaledMean:
 
     Attributes:
         node: the mean in the autograd graph.
-        path: the path to it from the loss.
+        divisors: what divides it, without counts over the global batch.
+        is_ratio: whether a tensor is among what divides it, such counts included.
         equals_size: whether one of the numbers equals the samples of the shard, and may be meant.
     """
 
     node: Any
-    path: GraphPath
+    divisors: Sequence[Any]
+    is_ratio: bool
     equals_size: bool
 
     @property

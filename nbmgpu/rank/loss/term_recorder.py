@@ -63,15 +63,17 @@ class TermRecorder:
         graph, samples = self.graph, self.samples
         graph.terms.append((source, path))
         graph.num_averaged += bool(path.shard_sizes(samples)) or path.num_stacked == samples
-        divisors = self._own_divisors(path)
+        divisors = [d for d in path.divisors if not is_global_count(d, self.global_counts)]
         by_older = not is_mean(source) and any(map(self.is_old, scalar_tensors(divisors)))
         graph.divisions.by_older_tensor |= by_older
         if not is_full and reduced_dims(source):
             graph.partial_reductions.over_samples.append(dims_of(source))
         graph.factors.mean_by_size |= self._is_mean_by_elements(source, path)
-        equals_size = is_mean(source) and self.is_split and self._equals_size(path)
-        if is_mean(source) and self.is_split and path.factors:
-            self.scaled_means.append(ScaledMean(source, path, equals_size))
+        is_partial_mean = is_mean(source) and self.is_split
+        equals_size = is_partial_mean and self._equals_size(path)
+        if is_partial_mean and path.factors:
+            is_ratio = bool(scalar_tensors(path.divisors))
+            self.scaled_means.append(ScaledMean(source, divisors, is_ratio, equals_size))
         else:
             self._add_reduction(source, divisors)
         graph.is_nonlinear |= path.is_nonlinear or op_name(source) in NONLINEAR_REDUCTIONS
@@ -111,22 +113,17 @@ class TermRecorder:
         """Record each of ``scaled_means`` as the sum that it is if its factor means a size."""
         graph = self.graph
         for mean, meaning in zip(self.scaled_means, meanings, strict=True):
-            node, path = mean.node, mean.path
+            node = mean.node
             if meaning != "size":
-                self._add_reduction(node, self._own_divisors(path))
+                self._add_reduction(node, mean.divisors)
                 continue
             graph.kinds.add("sum")
             # The mean is not over all samples if some are excluded.
             if node.name() in NLL_NODES:
                 excludes = node._saved_total_weight != node._saved_target.numel()
                 graph.has_ignored.append(excludes)
-            selected = numel_before_selection(node) is not None
-            selected |= bool(scalar_tensors(path.divisors))
+            selected = mean.is_ratio or numel_before_selection(node) is not None
             graph.is_nonlinear |= selected or self._has_variable_rows(node)
-
-    def _own_divisors(self, path: GraphPath) -> list[Any]:
-        """Return the divisors on ``path`` but for counts over the global batch."""
-        return [d for d in path.divisors if not is_global_count(d, self.global_counts)]
 
     def _is_mean_by_elements(self, source: Any, path: GraphPath) -> bool:
         """Return whether a mean is multiplied or divided by the elements or rows of its input."""
