@@ -25,6 +25,7 @@ import numpy as np
 from cloudpickle.cloudpickle import _class_setstate
 
 from .address_space import BufferEntry, address_of
+from .code_objects import dispatch_table
 from .library_overrides import overrides_in
 from .memmap_arrays import is_mapped_file, load_mapped_file, place_in_file
 from .memory_blocks import CPU, BlockTable
@@ -77,8 +78,7 @@ class BundlePickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._shared = namespace
         self._include_globals = include_globals
         self.file = io.BytesIO()
-        # A plain dict: lookups in cloudpickle's ChainMap run in Python for every object.
-        self.dispatch_table: dict[Any, Any] = dict(cloudpickle.Pickler.dispatch_table)
+        self.dispatch_table = dispatch_table()
         self.blocks = BlockTable() if blocks is None else blocks
         self.buffers: list[BufferEntry] = []
         # Not a bound method: the reference cycle would keep the pickler, its memo and so the

@@ -25,6 +25,11 @@ CASES = {
         "@functools.cache\ndef g(n): return n + 1\nx = g(1)",
         "assert g(2) == 3 and x == 2",
     ),
+    "the file of a function": (  # by which the lines of a cell are found
+        "def f():\n    def g(): pass\n    return g\nfile = f.__code__.co_filename",
+        "assert f.__code__.co_filename == f().__code__.co_filename == file\nown = f()",
+        "assert f.__code__.co_filename == own.__code__.co_filename == file",
+    ),
     "a cached property": (
         "import functools\nclass A:\n    @functools.cached_property\n    def p(self): return 5\n"
         "a = A()",

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from nbmgpu.runs.checkpoint_state import PATH, TENSOR
+from nbmgpu.serialization.code_objects import dispatch_table
 from nbmgpu.strategies.base import Strategy
 from nbmgpu.strategies.saved_state import copied_state
 from nbmgpu.strategies.sharding.full_tensor_view import FullTensorView, full_tensor_of
@@ -199,6 +200,7 @@ class _StatePickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(
         self, file: io.BytesIO, paths: Mapping[int, str], tensors: list[torch.Tensor]
     ) -> None:
+        self.dispatch_table = dispatch_table()
         super().__init__(file, protocol=5)
         self._paths = paths
         self._tensors = tensors

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from nbmgpu.runs.folder import write_atomically
 from nbmgpu.runs.post_mortem import Frame, NotSaved, PostMortem
 from nbmgpu.runs.stacks import CELL_FILE_MARK
+from nbmgpu.serialization.code_objects import dispatch_table
 
 from .failures import PACKAGE
 
@@ -163,6 +164,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles tensors as copies on the CPU, without their graphs; large ones as descriptions."""
 
     def __init__(self, file: io.BytesIO, budget: int) -> None:
+        self.dispatch_table = dispatch_table()
         super().__init__(file)
         self._budget = budget
         self._copies: dict[int, Tensor] = {}
