@@ -270,7 +270,13 @@ class Strategy(ABC):
         return plain()
 
     def zero_grad(self, optimizer: Optimizer, plain: Callable[[], None]) -> None:
-        """Run the cell's ``optimizer.zero_grad()``, which is ``plain``."""
+        """Run the cell's ``optimizer.zero_grad()``.
+
+        Args:
+            optimizer: the optimizer whose parameters lose their gradients.
+            plain: a ``functools.partial`` of torch's own ``zero_grad``, with the optimizer and
+                ``set_to_none`` as its ``args``.
+        """
         plain()
 
     def clip_grad_norm(

@@ -134,19 +134,21 @@ class Bucket:
 
     def _copy_in_weighted(self, weight: Scalar) -> None:
         for view, parameter in zip(self.views, self.parameters, strict=True):
-            if parameter.grad is None:
+            grad = parameter.grad
+            if grad is None:
                 view.zero_()
             else:
-                torch.mul(_dense(parameter.grad), weight, out=view)
+                torch.mul(_dense(grad), weight, out=view)
 
     def _copy_in(self) -> None:
         targets, grads = [], []
         for view, parameter in zip(self.views, self.parameters, strict=True):
-            if parameter.grad is None:
+            grad = parameter.grad
+            if grad is None:
                 view.zero_()
-            elif parameter.grad is not view:
+            elif grad is not view:
                 targets.append(view)
-                grads.append(_dense(parameter.grad))
+                grads.append(_dense(grad))
         if targets:
             torch._foreach_copy_(targets, grads)
 
@@ -169,23 +171,25 @@ class Bucket:
             if not isinstance(divisor, float) or divisor != 1.0:
                 self.gradients.div_(divisor)
             divisor = 1.0
+        is_copied = isinstance(divisor, float) and divisor == 1.0
         targets, sources = [], []
         for view, parameter in zip(self.views, self.parameters, strict=True):
             if id(parameter) not in used:
                 continue
-            if parameter.grad is None and as_views:
+            grad = parameter.grad
+            if grad is None and as_views:
                 parameter.grad = view
-            elif parameter.grad is None:
+            elif grad is None:
                 parameter.grad = view / divisor
-            elif parameter.grad is view:
+            elif grad is view:
                 continue
-            elif parameter.grad.is_sparse:
-                parameter.grad = (view / divisor).to_sparse(parameter.grad.sparse_dim())
-            elif divisor == 1.0:
-                targets.append(parameter.grad)
+            elif grad.is_sparse:
+                parameter.grad = (view / divisor).to_sparse(grad.sparse_dim())
+            elif is_copied:
+                targets.append(grad)
                 sources.append(view)
             else:
-                torch.div(view, divisor, out=parameter.grad)
+                torch.div(view, divisor, out=grad)
         if targets:
             torch._foreach_copy_(targets, sources)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,8 @@ from .used_parameters import UsedParameters
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+GRADIENT_HOOKS = attrgetter("_post_accumulate_grad_hooks")
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Reducer:
             bucket.reset(waits=self.overlap)
         if self.views is not None:
             self.views.begin()
-        if not self.hooks and any(p._post_accumulate_grad_hooks for p in self.parameters):
+        if not self.hooks and any(map(GRADIENT_HOOKS, self.parameters)):
             self._hook()  # hooks of the cell may remove gradients as they arrive
         if not self.hooks:
             self.used.snapshot()

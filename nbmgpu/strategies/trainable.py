@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .base import Unit
@@ -22,7 +22,9 @@ class Trainable:
     def __init__(self, unit: Unit) -> None:
         """Record what ``unit`` trains now."""
         inner = [module for root in unit.modules for module in root.modules()]
-        self._tables = [t for module in inner for t in (module._parameters, module._modules)]
+        self._tables: list[dict[str, Any]] = [
+            t for module in inner for t in (module._parameters, module._modules)
+        ]
         self._optimizers = unit.optimizers
         self.parameters = unit.parameters()
         self._members = self._member_ids()
@@ -37,5 +39,5 @@ class Trainable:
 
     def _member_ids(self) -> list[int]:
         groups = [g["params"] for optimizer in self._optimizers for g in optimizer.param_groups]
-        members = chain.from_iterable(table.values() for table in self._tables)
+        members = chain.from_iterable(map(dict.values, self._tables))
         return list(map(id, chain(members, *groups)))

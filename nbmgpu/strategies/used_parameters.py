@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from nbmgpu.errors import StrategyError, format_message
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+GRAD = attrgetter("grad")
 
 
 class UsedParameters:
@@ -40,13 +43,14 @@ class UsedParameters:
 
     def snapshot(self) -> None:
         """Record the gradients before a pass without hooks."""
-        self._before = [_version(p) for p in self.parameters]
+        grads = map(GRAD, self.parameters)
+        self._before = [(grad, 0 if grad is None else grad._version) for grad in grads]
 
     def compare(self) -> None:
         """Find the gradients that are new or were added to since ``snapshot``."""
-        for parameter, before in zip(self.parameters, self._before, strict=False):
-            grad, version = _version(parameter)
-            if grad is not None and (grad is not before[0] or version > before[1]):
+        for parameter, (before, version) in zip(self.parameters, self._before, strict=False):
+            grad = parameter.grad
+            if grad is not None and (grad is not before or grad._version > version):
                 self.ids.add(id(parameter))
         self._before = []
 
@@ -83,9 +87,3 @@ class UsedParameters:
     def _read(self, flags: Tensor) -> set[int]:
         values = flags.tolist()
         return {key for key, index in self._flag_index.items() if values[index] > 0}
-
-
-def _version(parameter: nn.Parameter) -> tuple[Tensor | None, int]:
-    """Return the gradient of ``parameter``, and how often it has been written to."""
-    grad = parameter.grad
-    return grad, 0 if grad is None else grad._version

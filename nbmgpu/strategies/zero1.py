@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import Optimizer
@@ -24,7 +25,9 @@ from nbmgpu.errors import StrategyError, format_message
 
 from . import profiles
 from .base import RankContext, Unit
+from .buckets import BUCKET_BYTES
 from .collective_pickle import CollectivePickle
+from .communication import counter, payload
 from .ddp import DistributedDataParallel
 from .per_parameter import cross_parameter_dependence, has_closure, unhooked_step
 from .profile import Profile
@@ -63,7 +66,15 @@ class PartitionedOptimizer(ZeroRedundancyOptimizer):
         super().__init__(groups, cast("type[Optimizer]", LocalOptimizer), process_group=group)
 
     def _verify_same_dense_param_type(self) -> None:
-        """Allow parameters of several dtypes: each is sent separately, not in a bucket."""
+        """Allow parameters of several dtypes: each bucket has parameters of one dtype."""
+
+    def _sync_params(self) -> None:
+        """Broadcast each rank's parameters in buckets, where torch's own sends them one by one."""
+        for rank, groups in enumerate(self._partition_parameters()):  # type: ignore[attr-defined]
+            if tensors := [p.data for group in groups for p in group["params"]]:
+                broadcast: Any = dist._broadcast_coalesced  # type: ignore[attr-defined]
+                broadcast(self.process_group, tensors, BUCKET_BYTES, rank)
+                counter.count(payload(tensors) if rank == self.rank else 0)
 
     def step(self, closure: None = None, **kwargs: Any) -> Any:  # type: ignore[override]
         """Step this rank's parameters and broadcast them."""

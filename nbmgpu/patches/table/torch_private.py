@@ -125,6 +125,14 @@ ENTRIES = (
         without="fp32_precision settings of the notebook do not reach ranks", since="2.9",
     ),
     *private(
+        TORCH, "torch.distributed.optim.ZeroRedundancyOptimizer", "_partition_parameters",
+        "zero1 sends the parameters of a rank in buckets, as DistributedDataParallel does.",
+    ),
+    *private(
+        TORCH, "torch.distributed", "_broadcast_coalesced",
+        "zero1 sends the parameters of a rank in buckets, as DistributedDataParallel does.",
+    ),
+    *private(
         TORCH, "torch", "_foreach_mul_ _foreach_norm _foreach_copy_ _neg_view",
         "One call for many tensors; public functions exist for one tensor only.",
     ),

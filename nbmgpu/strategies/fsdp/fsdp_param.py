@@ -73,8 +73,8 @@ class FSDPParamState(ParamState):
     def local_grad(self) -> Tensor | None:
         """Return this rank's rows of the gradient."""
         grad = self.sharded_param().grad
-        with torch.no_grad():  # otherwise ``to_local`` returns another object each time
-            return None if grad is None else grad.to_local()
+        # ``to_local`` would return another object each time, and take longer.
+        return None if grad is None else grad._local_tensor
 
     def set_local_grad(self, grad: Tensor | None) -> None:
         """Replace this rank's rows of the gradient."""
@@ -114,18 +114,17 @@ class FSDPParamState(ParamState):
         before = self.unreduced_grad
         self.unreduced_grad = grad.clone() if before is None else before + grad
 
-    def collect_unreduced(self) -> None:
+    def collect_unreduced(self, is_early: bool) -> None:
         """Collect gradients that FSDP2 has not reduced.
 
-        They arrived after its reduce-scatter, or at the cell's parameter itself, from a forward
-        pass that ran before it was sharded.
+        They arrived after its reduce-scatter, or, if ``is_early``, at the cell's parameter itself,
+        from a forward pass that ran before it was sharded.
         """
-        before_sharding = self.take_early_grad()
         unsharded: Any = self.unsharded_param()
         after_reduction = None if unsharded is None else unsharded.grad
-        if unsharded is not None:
+        if after_reduction is not None:
             unsharded.grad = None
-        for grad in (before_sharding, after_reduction):
+        for grad in (self.take_early_grad() if is_early else None, after_reduction):
             if grad is not None:
                 self.add_unreduced(grad.detach())
 

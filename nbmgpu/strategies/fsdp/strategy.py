@@ -92,13 +92,18 @@ class FullyShardedDataParallel(ShardedStrategy):
         # Ranks with the same samples have the same statistics and gradients.
         averaged = self._units if self.dp_size > 1 else []
         self._statistics = [RunningStatistics(unit, self.dp_group) for unit in averaged]
-        self._frozen = [not s.parameter.requires_grad for s in self.param_states]
+        self._frozen = self._find_frozen()
         self._reducers.create(self.replicated_units() if averaged else [])
 
     @property
     def param_states(self) -> list[FSDPParamState]:
         """The states of all sharded parameters."""
         return self._wrapper.param_states if self._wrapper is not None else []
+
+    def _find_frozen(self) -> list[bool]:
+        """Return for each sharded parameter whether the cell has frozen it."""
+        with torch._C.DisableTorchFunctionSubclass():  # for all at once, which is faster
+            return [not s.parameter.requires_grad for s in self.param_states]
 
     def check_backward(self) -> None:
         """Check that no rank is in a forward pass, whose all-gathers would wait for this rank."""
@@ -107,7 +112,7 @@ class FullyShardedDataParallel(ShardedStrategy):
 
     def begin_backward(self, backward: Backward) -> None:
         """Prepare for gradients, also of parameters that the cell has unfrozen meanwhile."""
-        frozen = [not s.parameter.requires_grad for s in self.param_states]
+        frozen = self._find_frozen()
         if frozen != self._frozen:
             self._frozen = frozen
             for group in dict.fromkeys(s.group for s in self.param_states):
@@ -121,8 +126,10 @@ class FullyShardedDataParallel(ShardedStrategy):
 
     def end_backward(self, backward: Backward) -> None:
         """Reduce gradients that FSDP2 has not, and agree on which parameters have one."""
-        for param_state in self.param_states:
-            param_state.collect_unreduced()
+        with torch._C.DisableTorchFunctionSubclass():
+            early = [s.parameter.grad is not None for s in self.param_states]
+        for param_state, is_early in zip(self.param_states, early, strict=True):
+            param_state.collect_unreduced(is_early)
         self._reducers.end()
         if self.param_states:
             self.wrapper.check_reductions()

@@ -203,11 +203,11 @@ class LocalStep:
     def _local(self, param_state: ParamState) -> nn.Parameter:
         """Return the local part as a parameter, with its gradient."""
         key = id(param_state.parameter)
-        part = param_state.shard.local.detach()
-        known = self._local_params.get(key)
-        if known is None or (known.data_ptr(), known.shape) != (part.data_ptr(), part.shape):
-            known = nn.Parameter(part, param_state.parameter.requires_grad)  # also if it has moved
-        local = self._local_params[key] = known
+        part = param_state.shard.local
+        local = self._local_params.get(key)
+        if local is None or local.data_ptr() != part.data_ptr() or local.shape != part.shape:
+            local = nn.Parameter(part.detach(), param_state.parameter.requires_grad)
+            self._local_params[key] = local  # also if it has moved
         local.grad = param_state.local_grad()
         return local
 
@@ -256,11 +256,11 @@ class LocalStep:
             part.detach().copy_(local.detach())
             local.data = part.detach()
         param_state.shard.on_change()
-        grad = param_state.local_grad()
-        if local.grad is None:
+        before, grad = param_state.local_grad(), local.grad
+        if grad is None:
             param_state.set_local_grad(None)
-        elif grad is not None and local.grad.data_ptr() != grad.data_ptr():
-            grad.copy_(local.grad)
+        elif grad is not before and before is not None and grad.data_ptr() != before.data_ptr():
+            before.copy_(grad)
         local.grad = None
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -179,6 +180,18 @@ class ShardedStrategy(Strategy):
             self._shard_ready()
         steps = self._steps_of(optimizer)
         return plain() if steps is None else steps.step(optimizer, plain)
+
+    def zero_grad(self, optimizer: Optimizer, plain: Callable[[], None]) -> None:
+        """Clear the gradients of parts themselves: ``plain`` would ask for views of them first."""
+        _, set_to_none = cast("functools.partial[None]", plain).args
+        if not set_to_none:
+            plain()
+            return
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            if isinstance(parameter, ShardedParameter):
+                parameter._param_state.set_grad(None)
+            else:
+                parameter.grad = None
 
     def load_optimizer_state(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
         """Load this rank's parts if the optimizer updates each element independently."""
