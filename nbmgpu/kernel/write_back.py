@@ -38,6 +38,12 @@ DIFFERENT_REDUCTIONS = (
     "an `if`."
 )
 
+DIFFERENT_NUMBERS = (
+    "In one step, ranks computed with different numbers: the cell reads them off arrays or lists "
+    "(`.numpy()`, `.tolist()`) of the batch, of which each rank has its shard. So the step was not "
+    "that of one device. Compute with tensors, or before the loop."
+)
+
 DIFFERENT_WEIGHTS = (
     "The ranks' models have diverged: at the end they had other weights than rank 0, whose weights "
     "the notebook has. The cell has set some of them by what each rank has for itself: its shard "
@@ -187,6 +193,8 @@ class WriteBack:
             self.notice("different-batches", DIFFERENT_BATCHES)
         elif self.run.view.losses_reduce_differently and not unreliable:
             self.notice("different-reductions", DIFFERENT_REDUCTIONS)
+        elif self.run.view.numbers_differ and not unreliable:
+            self.notice("different-numbers", DIFFERENT_NUMBERS)
         elif self.run.view.weights_differ and not manual:
             self.notice("different-weights", DIFFERENT_WEIGHTS)
         elif (buffers := self.run.view.differing_buffers) and not manual:

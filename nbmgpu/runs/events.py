@@ -219,6 +219,7 @@ class StepDigest(Event):
         passes: backward passes.
         batches: digest of the batches that they used; equal on ranks that stepped together.
         losses: digest of how losses reduce over samples; empty if unknown.
+        numbers: digests of numbers that a step combines with samples, by the number of its batch.
         weights: digest of replicated weights; empty if there are none.
         buffers: digests of persistent buffers, by module class and name.
         may_restart: whether the cell can start again with whole batches.
@@ -228,6 +229,7 @@ class StepDigest(Event):
     passes: int
     batches: str
     losses: str = ""
+    numbers: dict[str, str] = field(default_factory=dict)
     weights: str = ""
     buffers: dict[str, str] = field(default_factory=dict)
     may_restart: bool = False

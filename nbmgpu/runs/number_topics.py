@@ -11,6 +11,7 @@ DIFFERS = {
     "cross-sample": "lets samples of a batch interact, and each rank has only its shard",
     "part-of-batch": "picks samples by their position in each rank's shard",
     "position-in-batch": "treats samples by their position in each rank's shard",
+    "local-branch": "decides by values of each rank's shard",
     "chunked-batch": "splits each rank's shard into pieces, not the whole batch",
     "mean-of-subset": "averages over samples chosen before the model",
     "scaled-penalty": "divides a penalty by the size of each rank's shard",
@@ -19,6 +20,7 @@ DIFFERS = {
     "late-divisor": "used a count as a constant in its first steps",
     "different-batches": "skips different batches on different ranks",
     "different-reductions": "chooses its loss by the contents of each rank's shard",
+    "different-numbers": "computes with numbers of each rank's shard",
     "different-weights": "has trained different models on different ranks",
     "different-buffers": "has different buffers on different ranks",
     "summed-loss": "averages summed losses over ranks",
@@ -51,6 +53,9 @@ MAY_DIFFER = {
     "tensor-hooks": "has hooks on each rank's own gradients",
 }
 """Notices that explain a loss that differs from one device's; usually it does not."""
+
+OTHER_VALUES = {"sharded-metric": "updates a metric with each rank's shard"}
+"""Notices about values beside the loss that may differ from one device's."""
 
 SAME_WORK = "does all the work on every rank"
 """What a cell does that starts again to divide its work, not because of its numbers."""

@@ -173,9 +173,13 @@ class RunView:
     @property
     def differing_buffers(self) -> list[str]:
         """Names of buffers with different values on ranks at the end."""
-        digests = [rank.step_digest.buffers for rank in self.ranks if rank.step_digest]
-        first = digests[0] if digests else {}
-        return [n for n in first if any(other.get(n, first[n]) != first[n] for other in digests)]
+        return _differing([rank.step_digest.buffers for rank in self.ranks if rank.step_digest])
+
+    @property
+    def numbers_differ(self) -> bool:
+        """Whether ranks computed with different Python numbers in some step."""
+        digests = [rank.step_digest.numbers for rank in self.ranks if rank.step_digest]
+        return bool(_differing(digests))
 
     @property
     def restart_reason(self) -> str:
@@ -188,6 +192,7 @@ class RunView:
         found = {
             "different-batches": self.trained_on_different_batches,
             "different-reductions": self.losses_reduce_differently,
+            "different-numbers": self.numbers_differ,
             "different-weights": self.weights_differ,
             "different-buffers": bool(self.differing_buffers),
         }
@@ -262,3 +267,9 @@ class RunView:
             return None
         exits = [rank.exited for rank in self.ranks if rank.exited and rank.exited.code]
         return min(exits, key=lambda e: e.time).of_rank if exits else None
+
+
+def _differing(digests: list[dict[str, str]]) -> list[str]:
+    """Return the names under which some of ``digests`` differ from the first."""
+    first = digests[0] if digests else {}
+    return [n for n in first if any(other.get(n, first[n]) != first[n] for other in digests)]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from idioms import notices
 from idioms.comparison import Comparison, compare_whole_batches, run_both
+from idioms.decisions import DECISIONS, ON_SHARDS
 from idioms.idiom import TRAIN, Idiom, idiom
 from idioms.notebook import notebook
 from idioms.whole_batch import CELLS, LAYERS, meeting_late, model
@@ -20,6 +21,8 @@ from nbmgpu.options.run_options import RunOptions
 from nbmgpu.runs.run import list_runs
 
 EXERCISED = ("nbmgpu/rank/restart.py", "nbmgpu/strategies/exact", "tests/idioms")
+
+WATCHED = "nbmgpu/rank/batch_dependence"
 
 DROPOUT = model(LAYERS["dropout"])
 
@@ -67,6 +70,29 @@ def test_cells_have_the_numbers_of_one_device(cell: Idiom) -> None:
     result = auto(cell)
     result.assert_equal()
     assert "restarted" in result.run.view.notices
+
+
+@pytest.mark.parametrize("cell", sampled(((c,) for c in DECISIONS), 8, *EXERCISED, WATCHED))
+def test_cells_that_decide_by_a_batch(cell: Idiom) -> None:
+    result = auto(cell)
+    result.assert_equal()
+    assert "restarted" in result.run.view.notices
+
+
+def test_a_metric_covers_the_whole_batch() -> None:
+    pytest.importorskip("torchmetrics")
+    cell = f"{TRAIN}        metric.update(model(x), y)\nscore = metric.compute()"
+    metric = "torchmetrics.classification.MulticlassAccuracy(4)"
+    result = auto(idiom("metric", cell, setup=f"import torchmetrics\nmetric = {metric}"))
+    result.assert_equal()
+    assert "updates a metric" in result.run.view.notices["restarted"].text
+
+
+@pytest.mark.parametrize("name", ON_SHARDS)
+def test_guards_stay_on_shards(name: str) -> None:
+    result = run_both(ON_SHARDS[name], exact="auto")
+    assert result.difference() < 1e-6
+    assert not result.run.view.notices.keys() - {"devices", "rank-0-values"}
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "deepspeed_stage_2"])

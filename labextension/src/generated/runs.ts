@@ -209,6 +209,8 @@ export interface StepDigest extends Event {
   batches: string;
   /** digest of how losses reduce over samples; empty if unknown. */
   losses: string;
+  /** digests of numbers that a step combines with samples, by the number of its batch. */
+  numbers: Record<string, string>;
   /** digest of replicated weights; empty if there are none. */
   weights: string;
   /** digests of persistent buffers, by module class and name. */

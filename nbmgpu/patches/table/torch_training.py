@@ -131,6 +131,10 @@ ENTRIES = (
         "No operator reports that values leave torch; a watched step records them here.",
     ),
     *patched(
+        TORCH, "torch", "as_tensor from_numpy tensor",
+        "No operator reports that values come back to torch; a watched step records them here.",
+    ),
+    *patched(
         TORCH, "torch.utils.data.DataLoader", "__iter__ __len__",
         "Loaders that a training loop reads are split among the ranks.",
     ),

@@ -15,7 +15,7 @@ from nbmgpu.rank.reporting import notices
 
 from .dispatch_mode import SampleTrackingMode, mode_removed, pop_mode, push_mode
 from .escaped_values import EscapedValues, storage_id
-from .numpy_access import patch_array_exports
+from .numpy_access import patch_array_access
 from .op_findings import OpFindings
 from .position_indexing import BY_POSITION, patch_indexing
 from .reduction_ops import BATCH_NORM_TAG
@@ -44,6 +44,8 @@ class BatchDependenceDetector:
     """Tracks the samples of batches number 1, 2, 4, 8, 16, ... through their training steps.
 
     Attributes:
+        numbers: digests of the numbers that steps compute with after they have converted tensors to
+            arrays or lists, by the number of the batch.
         splits_batches: whether a step was seen that trains on a batch in pieces, one backward pass
             each.
     """
@@ -65,6 +67,7 @@ class BatchDependenceDetector:
         self._recent: deque[WeakTensors] = deque(maxlen=MAX_READ_AHEAD + 1)
         self._patches: list[Callable[[], None]] = []
         self.splits_batches = False
+        self.numbers: dict[str, str] = {}
 
     def add_batch(self, batch: Any, samples: int, global_batch_size: int) -> None:
         """Register a batch that the loop gets, and observe its step if its number is a power of 2.
@@ -105,11 +108,12 @@ class BatchDependenceDetector:
                 self._mode.register_batch(batch)
             # Below the modes that the cell has pushed: the cell pops them first.
             push_mode(self._mode, torch._C._len_torch_dispatch_stack())
-            self._patches = [patch_array_exports(self._mode.on_array_export)]
+            exported, imported = self._mode.on_array_export, self._mode.on_array_import
+            self._patches = [patch_array_access(exported, imported)]
         if samples == 1 and len(self._patches) == 1:
             self._patches.append(patch_indexing(self._mode.on_indexing))
         self._mode.escaped.buffer_storages = set(map(storage_id, self._buffers()))
-        self._mode.add_batch(tensors, samples, global_batch_size)
+        self._mode.add_batch(tensors, samples, global_batch_size, self._batches_read)
         self._mode.lost |= has_others  # tensors with other rows: atoms, nodes of graphs
 
     def stop_if_done(self) -> None:
@@ -125,6 +129,7 @@ class BatchDependenceDetector:
         for remove in self._patches:
             remove()
         pop_mode(mode)
+        self.numbers |= {str(number): made.hexdigest() for number, made in mode.numbers.items()}
         trained, findings = mode.trained, mode.findings
         if trained.is_subset:
             self._recorder.notice("part-of-batch", notices.PART_OF_BATCH)
@@ -146,6 +151,9 @@ class BatchDependenceDetector:
         if escaped.read_line is not None:
             where = _where(escaped.read_line)
             self._recorder.notice("local-value-read", notices.LOCAL_VALUE_READ.format(where=where))
+        if escaped.branch_line is not None:
+            where = _where(escaped.branch_line)
+            self._recorder.notice("local-branch", notices.LOCAL_BRANCH.format(where=where))
         if escaped.averaged_line is not None:
             where = _where(escaped.averaged_line)
             self._recorder.notice("averaged-buffer", notices.AVERAGED_BUFFER.format(where=where))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from nbmgpu.rank.data.batch_tensors import WeakTensors, iter_tensors
 from nbmgpu.rank.loss.autograd_nodes import input_shape
 from nbmgpu.rank.loss.reductions import reduces
-from nbmgpu.rank.source_analysis.stack_frames import current_cell_line
+from nbmgpu.rank.source_analysis.stack_frames import current_cell_line, user_frame
 
 from .escaped_values import EscapedValues, storage_id
 from .op_call import OpCall
@@ -40,6 +41,8 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
         findings: what operators do with samples.
         trained: which samples have been trained on.
         lost: whether an output depends on samples that are no longer tracked.
+        numbers: a hash for each batch, by its number, of the numbers that its step computes with
+            after tensors were converted to arrays or lists.
         idle: whether operators are passed through without tracking.
     """
 
@@ -59,20 +62,27 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
         self.trained = TrainedSamples()
         self.lost = self.idle = False
         self._scalar_samples: set[int] = set()
+        self.numbers: dict[int, Any] = {}
+        self._batch_number = 0
+        self._export_line: int | None = None
 
-    def add_batch(self, tensors: list[torch.Tensor], samples: int, global_batch_size: int) -> None:
+    def add_batch(
+        self, tensors: list[torch.Tensor], samples: int, global_batch_size: int, number: int
+    ) -> None:
         """Start to track a batch.
 
         Args:
             tensors: tensors of the batch, whose first dimension is the batch dimension.
             samples: samples in the rank's shard.
             global_batch_size: samples in the global batch.
+            number: of the batch, the same on all ranks.
         """
+        self._batch_number = number
         self.findings.global_batch_size = global_batch_size
         self.trained.add_batch(samples)
         positions = tuple(range(samples))
         self._scalar_samples.clear()
-        self.lost = False
+        self.lost, self._export_line = False, None
         self.escaped.register_outputs((), tensors)
         self.escaped.batch_storages |= set(map(storage_id, tensors))
         for tensor in tensors:
@@ -87,6 +97,16 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
         """Check a tensor that is converted to an array or a list."""
         if not self.idle and not isinstance(self.tags.get(tensor), SingleSample | None):
             self.escaped.check_array_export(tensor)
+            if self._export_line is None and user_frame(sys._getframe()) is not None:
+                self._export_line = current_cell_line(sys._getframe())
+
+    def on_array_import(self, tensor: torch.Tensor) -> None:
+        """Tag a tensor that is made of an array, which may be of values exported before.
+
+        NumPy may have combined samples; if it has not, the whole batch has the same result.
+        """
+        if not self.idle and self._export_line is not None and tensor not in self.tags:
+            self.tags[tensor] = CrossSample("numpy", self._export_line)
 
     def on_indexing(self, tensor: torch.Tensor, index: Any, result: Any) -> None:
         """Note if samples of a shard of one sample are picked by their position."""
@@ -101,6 +121,12 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
                 if isinstance(made, Batched)
                 else SingleSample(BY_POSITION)
             )
+
+    def _add_numbers(self, call: OpCall) -> None:
+        """Add Python numbers that are combined with samples, and may be computed from them."""
+        if found := [each for each in call.arguments.values() if isinstance(each, float)]:
+            made = self.numbers.setdefault(self._batch_number, hashlib.blake2b(digest_size=8))
+            made.update(repr([float(each) for each in found]).encode())
 
     def reduces_other_rows(self, graph: LossGraph) -> bool:
         """Return whether a reduction of ``graph`` is over rows other than the samples of the shard.
@@ -146,6 +172,8 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
             self.idle = True  # rules may read values
             try:
                 self.escaped.check_op(call)
+                if self._export_line is not None:
+                    self._add_numbers(call)
                 with suppress(Exception):  # an operator of an unknown kind
                     self.findings.record(func, call, out)
                 self._tag_outputs(call, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -55,7 +56,7 @@ def without_batch_dim(call: OpCall, tags: Sequence[Tag]) -> Tag | None:
     if len(set(tags)) == 1 and isinstance(tags[0], SingleSample):
         return tags[0]
     if call.name in COMPARISON_OPS:
-        return None
+        return None if _is_guard(call) else call.cross_sample()
     total = replace(add_tags(tags), has_other_terms=_has_other_terms(call))
     sums = sum(isinstance(tag, SampleSum) for tag in tags)
     if call.name in LINEAR_OPS or (call.name in CLAMPING_OPS and sums == len(tags)):
@@ -107,8 +108,25 @@ LINEAR_OPS = {"add", "sub", "rsub", "neg", "alias", "detach", "clone", "_to_copy
               "sum", "mean"}  # fmt: skip
 
 
-COMPARISON_OPS = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_not"}
-"""Comparisons of sums: what depends on their result is usually a guard."""
+def _is_guard(call: OpCall) -> bool:
+    """Return whether a comparison of a sum asks for nan, infinity, or a count of zero.
+
+    What depends on the result is for samples that are lost anyway, or for none.
+    """
+    if call.name not in RELATIONS:
+        return True
+    number, other = call.arguments["self"], call.arguments["other"]
+    if other is number:  # nan
+        return True
+    if isinstance(other, Tensor):
+        return False
+    return abs(other) == math.inf or (other == 0 and bool((number == number.round()).all()))
+
+
+RELATIONS = {"eq", "ne", "lt", "le", "gt", "ge"}
+
+COMPARISON_OPS = RELATIONS | {"isnan", "isinf", "isfinite", "logical_not"}
+"""Operators with a truth value for each element."""
 
 CLAMPING_OPS = {"clamp", "clamp_min", "maximum", "where", "nan_to_num"}
 """Operators that keep a count from being zero."""

@@ -1,8 +1,8 @@
-"""Detects values of the batch that outlive the step: numbers read, values written to old tensors.
+"""Detects values of the batch that leave its tensors: numbers, branches, writes to old tensors.
 
-A number that leaves torch (``.item()``) and a tensor older than the step that is written to (a
-table of losses, a queue) depend on the rank's shard.  They cannot be tracked further: a number
-may come back as a factor of the loss.
+A number that leaves torch (``.item()``), a branch (``if loss > 2:``) and a tensor older than the
+step that is written to (a table of losses, a queue) depend on the rank's shard.  They cannot be
+tracked further: a number may come back as a factor of the loss.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 from nbmgpu.rank.source_analysis.stack_frames import current_cell_line, source_line, user_frame
 
 from .op_call import OpCall
+from .tags import CrossSample, Tag
 
 ITEM_OP = "_local_scalar_dense"
 """The operator behind ``.item()``; indexing and branching on a tensor call it, too."""
@@ -33,6 +34,18 @@ ACCUMULATE_PATTERN = re.compile(
 )
 """Matches code that accumulates its arguments, or computes metrics from them."""
 
+COMPUTE_PATTERN = re.compile(
+    r"""(?<![.\w])(float|int|round|min|max|sum|set)\("""
+    r"""|\b(np|numpy)\.(linalg|amax|amin|average|max|mean|median|min|percentile|ptp|quantile|std"""
+    r"""|sum|var)\b|(numpy|tolist)\(\)\.(max|mean|min|std|sum|var)\("""
+)
+"""Matches code that computes a number from an array or a list."""
+
+GUARDS = {"any", "all"}
+"""Operators whose truth values are for samples that exist or not, as in ``if mask.any():``."""
+
+GUARD_PATTERN = re.compile(r"\bassert\b|isnan|isinf|isfinite|allclose")
+
 NO_STORAGE = 0
 
 
@@ -43,6 +56,7 @@ class EscapedValues:
     Attributes:
         read_line: the first line of the cell that reads a number; 0 if code outside the cell does,
             None if none does.
+        branch_line: the same for a branch that depends on several samples.
         written_line: the same for a write to a tensor older than the step.
         averaged_line: the same for a write to a buffer that ranks average after each backward pass.
         batch_storages: storages of batches.
@@ -50,6 +64,7 @@ class EscapedValues:
     """
 
     read_line: int | None = None
+    branch_line: int | None = None
     written_line: int | None = None
     averaged_line: int | None = None
     batch_storages: set[int] = field(default_factory=set)
@@ -65,7 +80,9 @@ class EscapedValues:
         """Check an operator call that has tagged operands."""
         tensor, tag = call.tensors[0], call.tags[0]
         if self.read_line is None and call.name == ITEM_OP and tensor.dtype != torch.bool:
-            self.read_line = _user_line(READ_PATTERN)
+            self.read_line = _user_line(None if _is_position(tag) else READ_PATTERN)
+        if self.branch_line is None and call.name == ITEM_OP and _is_branch(tensor, tag):
+            self.branch_line = _user_line(excluded=GUARD_PATTERN)
         if tag is None and call.writes and self.predates_step(tensor):
             if storage_id(tensor) in self.buffer_storages:
                 self.averaged_line = (
@@ -77,9 +94,11 @@ class EscapedValues:
     def check_array_export(self, tensor: Tensor) -> None:
         """Check a tagged tensor that is converted to an array or a list, as by ``.numpy()``.
 
-        Only accumulation counts, since the values may be shown or be lengths.  Tensors of the
-        batch itself are no results.
+        Only accumulation and numbers computed from them count, since the values may be shown or be
+        lengths.  Tensors of the batch itself are no results to accumulate.
         """
+        if self.read_line is None:
+            self.read_line = _user_line(COMPUTE_PATTERN)
         if self.read_line is None and storage_id(tensor) not in self.batch_storages:
             self.read_line = _user_line(ACCUMULATE_PATTERN)
 
@@ -96,12 +115,28 @@ def storage_id(tensor: Tensor) -> int:
         return NO_STORAGE
 
 
-def _user_line(pattern: re.Pattern[str] | None = None) -> int | None:
+def _is_position(tag: Tag | None) -> bool:
+    """Return whether a number is the position of a sample, as in ``losses[losses.argmax()]``."""
+    return isinstance(tag, CrossSample) and tag.operation in ("argmax", "argmin")
+
+
+def _is_branch(tensor: Tensor, tag: Tag | None) -> bool:
+    """Return whether a number that is read is a truth value that depends on several samples."""
+    is_guard = not isinstance(tag, CrossSample) or tag.operation in GUARDS
+    return tensor.dtype == torch.bool and not is_guard
+
+
+def _user_line(
+    pattern: re.Pattern[str] | None = None, excluded: re.Pattern[str] | None = None
+) -> int | None:
     """Return the current line of the cell, None if the user's code is not the caller.
 
-    Also None if the user's line does not match ``pattern``.
+    Also None if the user's line does not match ``pattern``, or matches ``excluded``.
     """
     frame = user_frame(sys._getframe(1))
-    if frame is None or (pattern and not pattern.search(source_line(frame))):
+    if frame is None:
+        return None
+    line = source_line(frame)
+    if (pattern and not pattern.search(line)) or (excluded and excluded.search(line)):
         return None
     return current_cell_line(frame)

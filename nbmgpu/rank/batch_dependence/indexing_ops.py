@@ -187,6 +187,31 @@ def _select_by_mask(mask: Tensor, tag: Batched) -> Batched | None:
     return replace(select_samples(tag, positions, by_value=True), block_size=1)
 
 
+def index_put(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Rows of a table written at the places that labels name: of several samples, one remains."""
+    index = [each for each in call.arguments["indices"] if each is not None]
+    values = call.tag_of("values")
+    by_label = len(index) == 1 and _has_repeated_labels(index[0], call.tag_of_tensor(index[0]))
+    is_table = call.tag_of("self") is None and isinstance(values, Batched) and by_label
+    return [call.cross_sample() if is_table and not call.arguments["accumulate"] else None]
+
+
+def _has_repeated_labels(index: Tensor, tag: Tag | None) -> bool:
+    """Return whether an index has the same label for several samples; a mask has none."""
+    if index.dtype in (torch.bool, torch.uint8) or not isinstance(tag, Batched):
+        return False
+    return len(index.unique()) < index.numel()
+
+
+def scatter_reduce(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Elements reduced at the places that an index names; sums are those of ``gather``."""
+    dim, ndim, tag = call.arguments["dim"], outputs[0].dim(), call.tag_of("index")
+    along_samples = isinstance(tag, Batched) and dim % max(ndim, 1) == ndim + tag.dim
+    if call.arguments["reduce"] != "sum" and along_samples:
+        return [call.cross_sample()]
+    return gather(call, outputs)
+
+
 def gather(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """Indices along ``dim``; elements keep their position in other dimensions."""
     tags = {tag for tag in call.tags if tag is not None}

@@ -69,9 +69,11 @@ class OpCall:
     def tag_of(self, name: str) -> Tag | None:
         """Return the tag of the argument ``name``."""
         value = self.arguments.get(name)
-        if not isinstance(value, Tensor):
-            return None
-        return next((t for x, t in zip(self.tensors, self.tags, strict=True) if x is value), None)
+        return self.tag_of_tensor(value) if isinstance(value, Tensor) else None
+
+    def tag_of_tensor(self, tensor: Tensor) -> Tag | None:
+        """Return the tag of one of ``tensors``."""
+        return next((t for x, t in zip(self.tensors, self.tags, strict=True) if x is tensor), None)
 
     @property
     def first_tag(self) -> Tag:

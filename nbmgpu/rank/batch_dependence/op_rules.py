@@ -55,14 +55,13 @@ UNTRACKED_OPS = {
     "randint_like", "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided",
     "fill", "zero", "normal", "uniform", "bernoulli", "random", "_local_scalar_dense",
     "is_same_size", "equal", "_pack_padded_sequence", "_pad_packed_sequence", "as_strided",
-    "unfold", "set", "resize", "index_put", "index_copy", "index_reduce",
+    "unfold", "set", "resize", "index_copy",
 }  # fmt: skip
 """Operators whose outputs do not depend on values of their operands, or that no rule covers."""
 
 
 LOSING_OPS = {
-    "_pack_padded_sequence", "_pad_packed_sequence", "as_strided", "unfold", "set",
-    "index_put", "index_copy", "index_reduce",
+    "_pack_padded_sequence", "_pad_packed_sequence", "as_strided", "unfold", "set", "index_copy",
 }  # fmt: skip
 """Those of ``UNTRACKED_OPS`` whose outputs do depend on samples."""
 
@@ -118,7 +117,13 @@ RULES: dict[str, Rule] = {
     "index_add": indexing_ops.index_add,
     "masked_select": indexing_ops.masked_select,
     "nonzero": indexing_ops.nonzero,
-    **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce"), indexing_ops.gather),
+    **dict.fromkeys(("gather", "scatter", "scatter_add"), indexing_ops.gather),
+    "scatter_reduce": indexing_ops.scatter_reduce,
+    "index_put": indexing_ops.index_put,
+    **dict.fromkeys(
+        ("index_reduce", "_unique", "_unique2", "unique_dim", "unique_consecutive",
+         "unique_dim_consecutive"), reduction_ops.across_samples,
+    ),
     "embedding": layout_ops.embedding,
     "copy": layout_ops.copy,
 }  # fmt: skip

@@ -53,6 +53,12 @@ def histogram(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     return [SampleSum(call.first_tag.sources)] * len(outputs)
 
 
+def across_samples(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Operators that combine all samples."""
+    alone = isinstance(call.first_tag, SingleSample)
+    return [call.first_tag if alone else call.cross_sample()] * len(outputs)
+
+
 def along_dim(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """Softmax, sorting, cumulative sums: operators that combine elements along one ``dim``."""
     tag, shape = call.first_tag, call.first_shape

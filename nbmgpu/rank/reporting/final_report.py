@@ -79,6 +79,7 @@ class FinalReport:
             passes=progress.backwards,
             batches=steps.steps,
             losses=steps.reductions,
+            numbers=self._losses.batch_dependence.numbers,
             weights=weights,
             buffers=buffers,
             may_restart=restart is not None and restart.possible,

@@ -95,6 +95,11 @@ CHUNKED_BATCH = (
     "(`* len(chunk) / len(batch)`) and nothing else is done to its gradient. They differ if it is "
     "divided by a constant (`/ 4`). Split by number of chunks (`x.chunk(4)`) to keep that number."
 )
+LOCAL_BRANCH = (
+    "{where} decides by a value of several samples (`if loss > 2:`, Python's `max()`). Each rank "
+    "decides by its own shard, so it may do something else than one device. After backward() the "
+    "loss is that of the global batch."
+)
 LOCAL_VALUE_READ = (
     "{where} reads a number that depends on the batch (`.item()`, `float()`, `.numpy()`). Each "
     "rank reads the value of its own shard, so a count or a metric covers rank 0's part of each "

@@ -2,13 +2,14 @@
 
 OF_SHARDS = frozenset({
     "ambiguous-size", "averaged-buffer", "batch-norm", "batch-sizes", "chunked-batch",
-    "concatenated-samples", "cross-sample", "global-batch-shape", "late-divisor", "local-gradient",
-    "local-value-read", "local-values-written", "mean-of-subset", "mixed-loss", "not-sharded",
-    "not-trained", "old-divisor", "older-samples", "one-sample", "other-dimension-first", "padded",
-    "part-of-batch", "position-in-batch", "prefetched-batches", "random-data", "random-host",
-    "random-step", "repeated-batch", "scaled-penalty", "sharded-metric", "single-sample-losses",
-    "size-checked", "sum-with-fixed-term", "summed-penalty", "tensor-hooks",
-    "two-loaders", "unknown-loss", "unsharded-batches", "vector-loss", "whole-batch-used",
+    "concatenated-samples", "cross-sample", "global-batch-shape", "late-divisor", "local-branch",
+    "local-gradient", "local-value-read", "local-values-written", "mean-of-subset", "mixed-loss",
+    "not-sharded", "not-trained", "old-divisor", "older-samples", "one-sample",
+    "other-dimension-first", "padded", "part-of-batch", "position-in-batch", "prefetched-batches",
+    "random-data", "random-host", "random-step", "repeated-batch", "scaled-penalty",
+    "sharded-metric", "single-sample-losses", "size-checked", "sum-with-fixed-term",
+    "summed-penalty", "tensor-hooks", "two-loaders", "unknown-loss", "unsharded-batches",
+    "vector-loss", "whole-batch-used",
 })  # fmt: skip
 """What does not apply where all ranks have the same samples."""
 

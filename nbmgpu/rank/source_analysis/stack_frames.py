@@ -20,6 +20,9 @@ LIBRARIES = (
 )  # fmt: skip
 """Packages whose code may iterate on behalf of the user's code, such as tqdm's generators."""
 
+NUMERIC = "numpy", "scipy", "sklearn", "pandas"
+"""Packages whose functions compute with the tensors that they are given."""
+
 INSTALLED_PATH = re.compile(r"[/\\](site-packages|dist-packages|transformers_modules)[/\\]")
 """Matches paths of third-party code."""
 
@@ -35,8 +38,8 @@ def frame_outside(frame: FrameType | None, packages: Collection[str]) -> FrameTy
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the frame that called torch or nbmgpu, None if it belongs to a library."""
-    caller = frame_outside(frame, ("torch", "nbmgpu"))
+    """Return the frame that called torch, nbmgpu or ``NUMERIC``, None if it is of a library."""
+    caller = frame_outside(frame, ("torch", "nbmgpu", *NUMERIC))
     file = caller.f_code.co_filename if caller is not None else ""
     return None if is_of_library(file) else caller
 
