@@ -24,7 +24,7 @@ KNOWN: dict[str, Hint] = {
         "a strategy that shards memory (--strategy fsdp), --checkpointing, --accumulate 2, or a "
         "smaller batch; %mgpu info shows what the kernel holds",
     ),
-    r"^MemoryError|DefaultCPUAllocator: can't allocate": Hint(
+    r"^_?(Array)?MemoryError|DefaultCPUAllocator: can't allocate": Hint(
         "The machine has not enough memory for all ranks.",
         "fewer ranks, a smaller batch, or less data in the cell (--dry-run shows the sizes)",
     ),
@@ -84,6 +84,10 @@ KNOWN: dict[str, Hint] = {
     r"resize storage that is not resizable": Hint(
         "A tensor of the notebook is in memory that all ranks share, and cannot grow.",
         "a new tensor in its place; prepare a model for quantization in the cell itself",
+    ),
+    r"^EOFError: EOF when reading a line": Hint(
+        "input() cannot ask here: ranks have no keyboard.",
+        "input() in a cell without %%mgpu before this one, and its result as a variable",
     ),
     r"^(FileNotFoundError|PermissionError)": Hint(
         "Ranks run in the notebook's folder, as the same user.",

@@ -72,10 +72,10 @@ def detached_copy(leaf: Any) -> Any:
 
 
 def largest_of(value: Any) -> float:
-    """Return the largest magnitude in a floating point tensor; 0 for any other value."""
+    """Return the largest finite magnitude in a floating point tensor; 0 for any other value."""
     if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
         return 0.0
-    return float(value.detach().abs().max())
+    return float(value.detach().abs().nan_to_num(0.0, 0.0, 0.0).max())
 
 
 def is_close(first: Any, second: Any, largest: float, epsilon: float | None = None) -> bool:

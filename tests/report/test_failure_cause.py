@@ -163,6 +163,8 @@ def test_the_remedy_of_an_error_takes_precedence_over_hints(staged):
         ("RuntimeError", "shape '[8, -1]' is invalid for input of size 32", "Shapes do"),
         ("RuntimeError", "mat1 and mat2 must have the same dtype, but got ...", "Two tensors"),
         ("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Bus error.", "A DataL"),
+        ("EOFError", "EOF when reading a line", "input() cannot ask"),
+        ("_ArrayMemoryError", "Unable to allocate 9.09 TiB", "The machine has not"),
         ("FileNotFoundError", "[Errno 2] No such file", "Ranks run in the notebook's folder"),
         (
             "RuntimeError",
