@@ -18,6 +18,7 @@ WORKLOADS = (
     "launch",
     "transfer",
     "steps",
+    "python_time",
     "model_parallel",
     "output",
     "scaling",
