@@ -39,9 +39,10 @@ DIFFERENT_REDUCTIONS = (
 )
 
 DIFFERENT_NUMBERS = (
-    "In one step, ranks computed with different numbers: the cell reads them off arrays or lists "
-    "(`.numpy()`, `.tolist()`) of the batch, of which each rank has its shard. So the step was not "
-    "that of one device. Compute with tensors, or before the loop."
+    "In one step, ranks computed with different numbers, which the cell reads off arrays or lists "
+    "of the batch (`.numpy()`, `.tolist()`), or decided differently (`if mask.any():`), as each "
+    "rank has its shard. So the step may not be that of one device. Compute with tensors, or "
+    "before the loop."
 )
 
 DIFFERENT_WEIGHTS = (

@@ -20,7 +20,7 @@ DIFFERS = {
     "late-divisor": "used a count as a constant in its first steps",
     "different-batches": "skips different batches on different ranks",
     "different-reductions": "chooses its loss by the contents of each rank's shard",
-    "different-numbers": "computes with numbers of each rank's shard",
+    "different-numbers": "computes with numbers of each rank's shard, or decides by them",
     "different-weights": "has trained different models on different ranks",
     "different-buffers": "has different buffers on different ranks",
     "summed-loss": "averages summed losses over ranks",

@@ -29,6 +29,10 @@ BRANCHES = {
     "a branch on a count": before_backward(
         "if (y == 0).sum() > 1: loss = loss + 0.1 * model.head.weight.pow(2).sum()"
     ),
+    "a branch on a label": before_backward("if y[0] == 0: loss = loss * 2"),
+    "a branch on any label": before_backward("if (y == 3).any(): loss = loss * 2"),
+    "a branch on no label": before_backward("if not (y > 2).sum(): loss = loss * 2"),
+    "a label that is contained": before_backward("if 0 in y: loss = loss * 2"),
     "a loop that a mean ends": train(
         f"{LOSS} * k", "k = 1\n        while x.mean() * k < 0.3 and k < 5: k += 1"
     ),
@@ -115,8 +119,12 @@ ON_SHARDS = {
         "if torch.isnan(loss): continue\n        if not torch.isfinite(loss): break"
     ),
     "an assertion": before_backward("assert loss < 100"),
-    "a class that may be absent": train(
-        f"{LOSS} + (F.relu(model(x)[y == 0]).sum() / len(x) if (y == 0).any() else 0)"
+    "a class that all shards have": train(
+        f"{LOSS} + (F.relu(model(x)[y >= 0]).sum() / len(x) if (y >= 0).any() else 0)"
+    ),
+    "a branch for each sample": train(
+        "sum(F.cross_entropy(model(a[None]), b[None]) * (2 if b == 0 else 1) for a, b in zip(x, y))"
+        " / len(x)"
     ),
     "a mean that may be empty": train(
         "torch.where(m.sum() > 0, (per * m).sum() / m.sum().clamp(min=1), 0.0)",

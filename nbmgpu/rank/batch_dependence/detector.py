@@ -44,8 +44,8 @@ class BatchDependenceDetector:
     """Tracks the samples of batches number 1, 2, 4, 8, 16, ... through their training steps.
 
     Attributes:
-        numbers: digests of the numbers that steps compute with after they have converted tensors to
-            arrays or lists, by the number of the batch.
+        numbers: digests of what steps decide by, and of the numbers that they compute with after
+            they have converted tensors to arrays or lists, by the number of the batch.
         splits_batches: whether a step was seen that trains on a batch in pieces, one backward pass
             each.
     """
@@ -129,15 +129,18 @@ class BatchDependenceDetector:
         for remove in self._patches:
             remove()
         pop_mode(mode)
-        self.numbers |= {str(number): made.hexdigest() for number, made in mode.numbers.items()}
         trained, findings = mode.trained, mode.findings
         if trained.is_subset:
             self._recorder.notice("part-of-batch", notices.PART_OF_BATCH)
         elif trained.in_pieces or (trained.all_tracked and findings.is_one_piece):
             self.splits_batches = True
         if trained.any:
+            self.numbers |= {str(n): made.hexdigest() for n, made in mode.numbers.items()}
             self._report_findings(findings)
             self._report_escaped(mode.escaped)
+            if (line := mode.branches.find_line(trained.shard_size)) is not None:
+                text = notices.LOCAL_BRANCH.format(where=_where(line))
+                self._recorder.notice("local-branch", text)
 
     def _report_findings(self, findings: OpFindings) -> None:
         if findings.joins_older_rows:
@@ -151,9 +154,6 @@ class BatchDependenceDetector:
         if escaped.read_line is not None:
             where = _where(escaped.read_line)
             self._recorder.notice("local-value-read", notices.LOCAL_VALUE_READ.format(where=where))
-        if escaped.branch_line is not None:
-            where = _where(escaped.branch_line)
-            self._recorder.notice("local-branch", notices.LOCAL_BRANCH.format(where=where))
         if escaped.averaged_line is not None:
             where = _where(escaped.averaged_line)
             self._recorder.notice("averaged-buffer", notices.AVERAGED_BUFFER.format(where=where))

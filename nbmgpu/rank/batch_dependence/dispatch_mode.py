@@ -18,7 +18,8 @@ from nbmgpu.rank.loss.autograd_nodes import input_shape
 from nbmgpu.rank.loss.reductions import reduces
 from nbmgpu.rank.source_analysis.stack_frames import current_cell_line, user_frame
 
-from .escaped_values import EscapedValues, storage_id
+from .branches import Branches
+from .escaped_values import ITEM_OP, EscapedValues, storage_id
 from .op_call import OpCall
 from .op_findings import OpFindings
 from .op_rules import loses_samples, output_tags
@@ -38,11 +39,12 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
     Attributes:
         tags: the tags of tensors.
         escaped: values that outlive the step.
+        branches: of the cell, on values of the batch.
         findings: what operators do with samples.
         trained: which samples have been trained on.
         lost: whether an output depends on samples that are no longer tracked.
-        numbers: a hash for each batch, by its number, of the numbers that its step computes with
-            after tensors were converted to arrays or lists.
+        numbers: a hash for each batch, by its number, of what its step decides by, and of the
+            numbers that it computes with after tensors were converted to arrays or lists.
         idle: whether operators are passed through without tracking.
     """
 
@@ -58,6 +60,7 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.tags: Tags = WeakTensorKeyDictionary()
         self.escaped = EscapedValues()
+        self.branches = Branches()
         self.findings = OpFindings(self.escaped)
         self.trained = TrainedSamples()
         self.lost = self.idle = False
@@ -124,9 +127,17 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
 
     def _add_numbers(self, call: OpCall) -> None:
         """Add Python numbers that are combined with samples, and may be computed from them."""
-        if found := [each for each in call.arguments.values() if isinstance(each, float)]:
-            made = self.numbers.setdefault(self._batch_number, hashlib.blake2b(digest_size=8))
-            made.update(repr([float(each) for each in found]).encode())
+        if found := [float(each) for each in call.arguments.values() if isinstance(each, float)]:
+            self._hash.update(repr(found).encode())
+
+    def _add_decision(self, decision: bool | None) -> None:
+        if decision is not None:
+            self._hash.update(b"%d" % decision)
+
+    @property
+    def _hash(self) -> Any:
+        """The hash of the batch."""
+        return self.numbers.setdefault(self._batch_number, hashlib.blake2b(digest_size=8))
 
     def reduces_other_rows(self, graph: LossGraph) -> bool:
         """Return whether a reduction of ``graph`` is over rows other than the samples of the shard.
@@ -172,7 +183,9 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
             self.idle = True  # rules may read values
             try:
                 self.escaped.check_op(call)
-                if self._export_line is not None:
+                if call.name == ITEM_OP:
+                    self._add_decision(self.branches.check_read(call, out))
+                elif self._export_line is not None:
                     self._add_numbers(call)
                 with suppress(Exception):  # an operator of an unknown kind
                     self.findings.record(func, call, out)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .op_call import OpCall, sources_of
-from .tags import Batched, SampleSum, Shape, SingleSample, Tag
+from .tags import Batched, Guard, SampleSum, Shape, SingleSample, Tag
 
 
 def elementwise(call: OpCall, output: Any) -> Tag | None:
@@ -56,7 +56,7 @@ def without_batch_dim(call: OpCall, tags: Sequence[Tag]) -> Tag | None:
     if len(set(tags)) == 1 and isinstance(tags[0], SingleSample):
         return tags[0]
     if call.name in COMPARISON_OPS:
-        return None if _is_guard(call) else call.cross_sample()
+        return Guard() if _is_guard(call) else call.cross_sample()
     total = replace(add_tags(tags), has_other_terms=_has_other_terms(call))
     sums = sum(isinstance(tag, SampleSum) for tag in tags)
     if call.name in LINEAR_OPS or (call.name in CLAMPING_OPS and sums == len(tags)):
@@ -109,10 +109,7 @@ LINEAR_OPS = {"add", "sub", "rsub", "neg", "alias", "detach", "clone", "_to_copy
 
 
 def _is_guard(call: OpCall) -> bool:
-    """Return whether a comparison of a sum asks for nan, infinity, or a count of zero.
-
-    What depends on the result is for samples that are lost anyway, or for none.
-    """
+    """Return whether a comparison of a sum asks for nan, infinity, or a count of zero."""
     if call.name not in RELATIONS:
         return True
     number, other = call.arguments["self"], call.arguments["other"]

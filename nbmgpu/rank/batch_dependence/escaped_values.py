@@ -1,8 +1,8 @@
-"""Detects values of the batch that leave its tensors: numbers, branches, writes to old tensors.
+"""Detects values of the batch that outlive the step: numbers read, values written to old tensors.
 
-A number that leaves torch (``.item()``), a branch (``if loss > 2:``) and a tensor older than the
-step that is written to (a table of losses, a queue) depend on the rank's shard.  They cannot be
-tracked further: a number may come back as a factor of the loss.
+A number that leaves torch (``.item()``) and a tensor older than the step that is written to (a
+table of losses, a queue) depend on the rank's shard.  They cannot be tracked further: a number
+may come back as a factor of the loss.
 """
 
 from __future__ import annotations
@@ -41,11 +41,6 @@ COMPUTE_PATTERN = re.compile(
 )
 """Matches code that computes a number from an array or a list."""
 
-GUARDS = {"any", "all"}
-"""Operators whose truth values are for samples that exist or not, as in ``if mask.any():``."""
-
-GUARD_PATTERN = re.compile(r"\bassert\b|isnan|isinf|isfinite|allclose")
-
 NO_STORAGE = 0
 
 
@@ -56,7 +51,6 @@ class EscapedValues:
     Attributes:
         read_line: the first line of the cell that reads a number; 0 if code outside the cell does,
             None if none does.
-        branch_line: the same for a branch that depends on several samples.
         written_line: the same for a write to a tensor older than the step.
         averaged_line: the same for a write to a buffer that ranks average after each backward pass.
         batch_storages: storages of batches.
@@ -64,7 +58,6 @@ class EscapedValues:
     """
 
     read_line: int | None = None
-    branch_line: int | None = None
     written_line: int | None = None
     averaged_line: int | None = None
     batch_storages: set[int] = field(default_factory=set)
@@ -81,8 +74,6 @@ class EscapedValues:
         tensor, tag = call.tensors[0], call.tags[0]
         if self.read_line is None and call.name == ITEM_OP and tensor.dtype != torch.bool:
             self.read_line = _user_line(None if _is_position(tag) else READ_PATTERN)
-        if self.branch_line is None and call.name == ITEM_OP and _is_branch(tensor, tag):
-            self.branch_line = _user_line(excluded=GUARD_PATTERN)
         if tag is None and call.writes and self.predates_step(tensor):
             if storage_id(tensor) in self.buffer_storages:
                 self.averaged_line = (
@@ -120,23 +111,12 @@ def _is_position(tag: Tag | None) -> bool:
     return isinstance(tag, CrossSample) and tag.operation in ("argmax", "argmin")
 
 
-def _is_branch(tensor: Tensor, tag: Tag | None) -> bool:
-    """Return whether a number that is read is a truth value that depends on several samples."""
-    is_guard = not isinstance(tag, CrossSample) or tag.operation in GUARDS
-    return tensor.dtype == torch.bool and not is_guard
-
-
-def _user_line(
-    pattern: re.Pattern[str] | None = None, excluded: re.Pattern[str] | None = None
-) -> int | None:
+def _user_line(pattern: re.Pattern[str] | None = None) -> int | None:
     """Return the current line of the cell, None if the user's code is not the caller.
 
-    Also None if the user's line does not match ``pattern``, or matches ``excluded``.
+    Also None if the user's line does not match ``pattern``.
     """
     frame = user_frame(sys._getframe(1))
-    if frame is None:
-        return None
-    line = source_line(frame)
-    if (pattern and not pattern.search(line)) or (excluded and excluded.search(line)):
+    if frame is None or (pattern and not pattern.search(source_line(frame))):
         return None
     return current_cell_line(frame)

@@ -15,11 +15,16 @@ from . import indexing_ops, layout_ops, reduction_ops, selection_ops
 from .elementwise_ops import COMPARISON_OPS, elementwise, reduced_loss
 from .op_call import OpCall, OutputTags
 from .reduction_ops import MATMUL_OPERANDS, SUM_OPS
-from .tags import Batched, CrossSample, SingleSample, Tag
+from .tags import Batched, CrossSample, Guard, SingleSample, Tag
 
 
 def output_tags(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """Return the tags of the ``outputs`` of ``call``."""
+    if any(isinstance(tag, Guard) for tag in call.tags):
+        others: list[Tag | None] = [None if isinstance(t, Guard) else t for t in call.tags]
+        if not any(others):
+            return [Guard() if call.name in LOGICAL_OPS else None] * len(outputs)
+        call = replace(call, tags=others)
     call = _without_single_samples(call)
     tags = [tag for tag in call.tags if tag is not None]
     name = call.name
@@ -49,6 +54,12 @@ def _without_single_samples(call: OpCall) -> OpCall:
     others: list[Tag | None] = [None if isinstance(t, SingleSample) else t for t in call.tags]
     return replace(call, tags=others)
 
+
+LOGICAL_OPS = {
+    "logical_not", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "bitwise_not", "any",
+    "all", "view", "clone", "_to_copy",
+}  # fmt: skip
+"""Operators whose output is a guard if their operands are."""
 
 UNTRACKED_OPS = {
     "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",

@@ -101,7 +101,17 @@ class CrossSample:
     sources: frozenset[int] = frozenset()
 
 
-Tag = Batched | SingleSample | SampleSum | CrossSample
+@dataclass(frozen=True)
+class Guard:
+    """A truth value that asks for nan, infinity or a count of zero.
+
+    What depends on it is for samples that are lost anyway, or for none.
+    """
+
+    sources: frozenset[int] = frozenset()
+
+
+Tag = Batched | SingleSample | SampleSum | CrossSample | Guard
 
 K = TypeVar("K", bound=Tag)
 
