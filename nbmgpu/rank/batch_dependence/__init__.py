@@ -13,6 +13,7 @@ which sample each part of a tensor belongs to, from the loader's batch to the lo
   ``elementwise_ops``, ``indexing_ops``, ``layout_ops``, ``reduction_ops`` and ``selection_ops``
   implement them.
 - ``escaped_values``, ``numpy_access``: values that leave the step.
+- ``branches``: what the user's code decides by values of the batch.
 - ``op_findings``, ``trained_samples``: what else is recorded about a step.
 - ``dispatch_mode``: observes the operators.
 - ``detector``: chooses the steps to observe, and reports.

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from nbmgpu.rank.source_analysis.branch_tests import decides_other_things
 from nbmgpu.rank.source_analysis.stack_frames import current_cell_line, source_line, user_frame
 
 from .escaped_values import READ_PATTERN
@@ -43,8 +44,8 @@ class Branches:
             value: the number.
 
         Returns:
-            What a branch decides by that is right on shards if all ranks decide alike: whether a
-            count is zero, say.  None for all else.
+            What a branch decides that is right on shards if all ranks decide alike, such as whether
+            a count is zero.  None for all else.
         """
         frame, is_bool = user_frame(sys._getframe(1)), call.tensors[0].dtype == torch.bool
         if frame is None or (not is_bool and READ_PATTERN.search(source_line(frame))):
@@ -59,7 +60,7 @@ class Branches:
             if self.line is None and not GUARD_PATTERN.search(source_line(frame)):
                 self.line = current_cell_line(frame)
             return None
-        return bool(value)
+        return bool(value) if decides_other_things(frame) else None
 
     def find_line(self, shard_size: int) -> int | None:
         """Return ``line``, or the first one that branches on some of ``shard_size`` samples."""

@@ -6,6 +6,7 @@
 - ``training_loops``: whether such a loop may train.
 - ``batch_size_use``: what a training loop computes from the size of its batches.
 - ``batch_shapes``: reshapes of a shard to the size of the global batch.
+- ``branch_tests``: branches that do not use what they test.
 - ``divisions``: multiplications and divisions by a batch size.
 - ``gradient_reads``: reads of gradients of tensors that are not parameters.
 - ``size_expressions``: expressions whose value is a batch size.

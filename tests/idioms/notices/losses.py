@@ -212,7 +212,7 @@ CELLS = {
         "F.cross_entropy(model(x), y) + sum(p.pow(2).sum() for p in model.parameters()) / len(x)"
         ), ""),
     "a loss chosen by the batch": ("different-reductions", with_loss(
-        "F.mse_loss(model(x), X[:len(x), :4]) if y[0] > 0 else 0 * model(x).sum()"), ""),
+        "F.mse_loss(model(x), X[:len(x), :4]) if y[0].tolist() > 0 else 0 * model(x).sum()"), ""),
     "a memory beside uneven shards": ("mixed-loss", with_loss(
         "F.cross_entropy(model(X[:16]), Y[:16]) + F.cross_entropy(model(x), y)"),
         "loader = DataLoader(dataset, 5)"),
