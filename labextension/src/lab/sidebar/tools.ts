@@ -20,7 +20,8 @@ export function runTools(tools: IRunTools): VirtualElement {
       key: 'filter',
       type: 'search',
       className: 'nbmgpu-RunTools-filter jp-mod-styled',
-      placeholder: trans.__('Filter: name, tag, notebook, strategy, state'),
+      placeholder: trans.__('Filter runs'),
+      title: trans.__('By name, tag, notebook, strategy or state'),
       'aria-label': trans.__('Filter runs'),
       oninput: event => tools.setFilter((event.currentTarget as HTMLInputElement).value)
     }),
