@@ -88,6 +88,26 @@ def test_a_metric_covers_the_whole_batch() -> None:
     assert "updates a metric" in result.run.view.notices["restarted"].text
 
 
+FUNCTIONAL = """
+from torch.func import functional_call, grad_and_value
+def compute_loss(parameters, x, y):
+    return F.cross_entropy(functional_call(model, parameters, (x,)), y)
+for x, y in loader:
+    grads, loss = grad_and_value(compute_loss)(dict(model.named_parameters()), x, y)
+    for name, parameter in model.named_parameters():
+        parameter.grad = grads[name].detach()
+    opt.step()
+    losses.append(loss.item())
+"""
+
+
+def test_gradients_of_torch_func() -> None:
+    """No backward pass tells that the loop trains: on shards, a notice says so."""
+    run_both(FUNCTIONAL, exact="always").assert_equal()
+    on_shards = nbmgpu.run(FUNCTIONAL, notebook(), gpus=2, cpu=True, exact="never")
+    assert "not-trained" in on_shards.view.notices
+
+
 @pytest.mark.parametrize("name", ON_SHARDS)
 def test_guards_stay_on_shards(name: str) -> None:
     result = run_both(ON_SHARDS[name], exact="auto")

@@ -69,5 +69,8 @@ def _address_range(tensor: torch.Tensor) -> tuple[int, int] | None:
     if tensor.layout is not torch.strided or not tensor.numel():
         return None
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    start = tensor.data_ptr()
+    try:
+        start = tensor.data_ptr()
+    except RuntimeError:  # inside a transform of torch.func
+        return None
     return start, start + (last + 1) * tensor.element_size()
