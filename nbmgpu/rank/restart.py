@@ -22,7 +22,7 @@ from nbmgpu.errors import OptionError, RankError, StrategyError
 from nbmgpu.runs.event_file import EventTail, EventWriter
 from nbmgpu.runs.events import Exited, Restart
 from nbmgpu.runs.failure import LOST_CONNECTION
-from nbmgpu.runs.number_topics import DIFFERS, MAY_DIFFER, OTHER_VALUES, SAME_WORK
+from nbmgpu.runs.number_topics import REASONS, SAME_WORK
 from nbmgpu.runs.preallocation import DISK_FULL
 from nbmgpu.runs.undo_log import UndoLog
 
@@ -130,7 +130,7 @@ class RestartRequest:
         if topic not in OTHER_NUMBERS or not self._is_rank:
             return ""
         if not (obstacle := self._obstacle):
-            self._exit((DIFFERS | MAY_DIFFER | OTHER_VALUES)[topic])
+            self._exit(REASONS[topic])
         return f"The cell does not start again by itself, as it {obstacle}."
 
     def consider_same_work(self) -> None:

@@ -57,5 +57,8 @@ MAY_DIFFER = {
 OTHER_VALUES = {"sharded-metric": "updates a metric with each rank's shard"}
 """Notices about values beside the loss that may differ from one device's."""
 
+REASONS = DIFFERS | MAY_DIFFER | OTHER_VALUES
+"""What a cell does that starts again because of a notice, by its topic."""
+
 SAME_WORK = "does all the work on every rank"
 """What a cell does that starts again to divide its work, not because of its numbers."""

@@ -48,6 +48,7 @@ def _scheduled() -> Any:
 
 
 NODE = "torch.autograd.graph.Node"
+SENDS_BUCKETS = "zero1 sends a rank's parameters in buckets, as DistributedDataParallel does."
 READS_LOSS = "How a loss averages over samples is read from its autograd graph."
 
 ENTRIES = (
@@ -126,12 +127,9 @@ ENTRIES = (
     ),
     *private(
         TORCH, "torch.distributed.optim.ZeroRedundancyOptimizer", "_partition_parameters",
-        "zero1 sends the parameters of a rank in buckets, as DistributedDataParallel does.",
+        SENDS_BUCKETS,
     ),
-    *private(
-        TORCH, "torch.distributed", "_broadcast_coalesced",
-        "zero1 sends the parameters of a rank in buckets, as DistributedDataParallel does.",
-    ),
+    *private(TORCH, "torch.distributed", "_broadcast_coalesced", SENDS_BUCKETS),
     *private(
         TORCH, "torch", "_foreach_mul_ _foreach_norm _foreach_copy_ _neg_view",
         "One call for many tensors; public functions exist for one tensor only.",

@@ -33,8 +33,8 @@ class Branches:
     """
 
     line: int | None = None
-    _single: dict[tuple[str, int], set[int]] = field(default_factory=dict)
-    _cell_lines: dict[tuple[str, int], int] = field(default_factory=dict)
+    _single: dict[tuple[str, int, int], set[int]] = field(default_factory=dict)
+    """Samples that branches on single ones have read, by file, line and line of the cell."""
 
     def check_read(self, call: OpCall, value: Any) -> bool | None:
         """Check a number of the batch that the code reads.
@@ -50,11 +50,11 @@ class Branches:
         frame, is_bool = user_frame(sys._getframe(1)), call.tensors[0].dtype == torch.bool
         if frame is None or (not is_bool and READ_PATTERN.search(source_line(frame))):
             return None
-        tag, here = call.tags[0], (frame.f_code.co_filename, frame.f_lineno)
+        tag = call.tags[0]
         if isinstance(tag, SingleSample):
             if is_bool:
+                here = frame.f_code.co_filename, frame.f_lineno, current_cell_line(frame)
                 self._single.setdefault(here, set()).add(tag.sample)
-                self._cell_lines[here] = current_cell_line(frame)
             return None
         if is_bool and isinstance(tag, CrossSample) and tag.operation not in COUNTING:
             if self.line is None and not GUARD_PATTERN.search(source_line(frame)):
@@ -64,6 +64,7 @@ class Branches:
 
     def find_line(self, shard_size: int) -> int | None:
         """Return ``line``, or the first one that branches on some of ``shard_size`` samples."""
+        if self.line is not None:
+            return self.line
         partial = (at for at, samples in self._single.items() if len(samples) < shard_size)
-        first = next(partial, None)
-        return self.line if self.line is not None or first is None else self._cell_lines[first]
+        return next((cell_line for _, _, cell_line in partial), None)

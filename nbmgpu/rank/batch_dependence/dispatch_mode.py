@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -65,7 +67,9 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
         self.trained = TrainedSamples()
         self.lost = self.idle = False
         self._scalar_samples: set[int] = set()
-        self.numbers: dict[int, Any] = {}
+        self.numbers: dict[int, Any] = defaultdict(
+            functools.partial(hashlib.blake2b, digest_size=8)
+        )
         self._batch_number = 0
         self._export_line: int | None = None
 
@@ -128,16 +132,11 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
     def _add_numbers(self, call: OpCall) -> None:
         """Add Python numbers that are combined with samples, and may be computed from them."""
         if found := [float(each) for each in call.arguments.values() if isinstance(each, float)]:
-            self._hash.update(repr(found).encode())
+            self.numbers[self._batch_number].update(repr(found).encode())
 
     def _add_decision(self, decision: bool | None) -> None:
         if decision is not None:
-            self._hash.update(b"%d" % decision)
-
-    @property
-    def _hash(self) -> Any:
-        """The hash of the batch."""
-        return self.numbers.setdefault(self._batch_number, hashlib.blake2b(digest_size=8))
+            self.numbers[self._batch_number].update(b"%d" % decision)
 
     def reduces_other_rows(self, graph: LossGraph) -> bool:
         """Return whether a reduction of ``graph`` is over rows other than the samples of the shard.
