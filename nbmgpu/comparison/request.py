@@ -305,7 +305,7 @@ def _entry(strategy: str, values: Mapping[str, Any]) -> Entry:
     nodes: int | None = chosen["nodes"]
     ranks = on_node and on_node * (nodes or 1)
     try:
-        options = RunOptions(strategy=strategy, pull=(), **chosen)
+        options = RunOptions(strategy=strategy, pull=(), verify=0, **chosen)
     except OptionError as error:
         return Entry(strategy, ranks, nodes, None, str(error).partition("\n")[0])
     return Entry(strategy, ranks, nodes, options)

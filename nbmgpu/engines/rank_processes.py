@@ -27,3 +27,10 @@ class RankProcesses(ABC):
     def problem(self) -> str:
         """Return why the ranks cannot run, in words; the run then fails.  Empty if they can."""
         return ""
+
+    def is_verified(self) -> bool:
+        """Return whether a process beside the ranks still compares what they have done."""
+        return False
+
+    def end_verification(self) -> None:  # noqa: B027 - most engines have no such process
+        """End that process."""

@@ -59,7 +59,13 @@ def supervise(
             if code != 0 or not _has_finished(run, rank):
                 termination.start("failed")
         ended = ()
-        if not ranks.alive() or (holds and all_wait(run.folder, run.record.world_size)):
+        is_over = not ranks.alive() or (holds and all_wait(run.folder, run.record.world_size))
+        if is_over:
+            is_asked_to_end = termination.started or stop_request(run.folder) is not None
+            if ranks.is_verified() and not is_asked_to_end:
+                wait()
+                continue
+            ranks.end_verification()
             break
         if (request := stop_request(run.folder)) is not None:
             termination.start("stopped", force=request == "force")

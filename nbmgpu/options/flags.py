@@ -13,6 +13,7 @@ from . import (
     model_parallelism,
     profile_options,
     values,
+    verify_options,
 )
 from .flag_table import Flag, FlagTable
 
@@ -233,6 +234,14 @@ FLAGS = (
         metavar="auto|always|never",
         validate=values.validate_exact,
         completions=lambda: ("always", "never", "auto"),
+    ),
+    Flag(
+        "--verify",
+        "verify",
+        "compare gradients with one device beside the ranks, for this long (default: 5; 0: not)",
+        metavar="SECONDS",
+        validate=verify_options.validate_verify,
+        completions=lambda: ("0", "60"),
     ),
     Flag("--checkpointing", "checkpointing", "recompute activations in the backward pass"),
     Flag("--sync-batchnorm", "sync_batchnorm", "compute batch statistics over the global batch"),

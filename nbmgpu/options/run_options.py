@@ -34,6 +34,7 @@ from .parsing import (
 )
 from .profile_options import ProfileOptions
 from .values import GpuRequest, Problem
+from .verify_options import VerifyOptions
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class RunOptions(
     ExportOptions,
     HoldOptions,
     ProfileOptions,
+    VerifyOptions,
     StrategyOptions,
 ):
     """The options of a run, with those of its labels, checkpoints, engine, export and strategy.
@@ -151,8 +153,14 @@ class RunOptions(
     def may_restart(self) -> bool:
         """Whether a cell whose numbers would differ starts again with ``--exact always``."""
         contradicted = any(getattr(self, n) != DEFAULTS[n] for n in INEXACT)
-        is_supported = "exact" in profile_of(self.strategy).options.supported
-        return self.exact == "auto" and is_supported and not self.in_background and not contradicted
+        return self.is_compared and not self.in_background and not contradicted
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether numbers are to be those of one device, and ranks have shards of batches."""
+        supports_exact = "exact" in profile_of(self.strategy).options.supported
+        divides = self.batch == "global" and self.compress is None
+        return self.exact == "auto" and supports_exact and divides
 
     def line(self) -> str:
         """Return a line for ``parse``: the strategy, then what differs from the defaults."""

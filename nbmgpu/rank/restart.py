@@ -2,19 +2,15 @@
 
 The cell starts again from the bundle, as if nothing had happened.  So nothing may have left the
 ranks but what can be undone: files may be written, no process started and no connection made.
-Python's audit events tell.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import sys
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,6 +22,7 @@ from nbmgpu.runs.number_topics import REASONS, SAME_WORK
 from nbmgpu.runs.preallocation import DISK_FULL
 from nbmgpu.runs.undo_log import UndoLog
 
+from .effects import FileChange, watch_effects
 from .files.paths import resolve_parent
 from .reporting.shard_topics import OTHER_NUMBERS
 from .training.compilation import has_compiled_modules
@@ -46,28 +43,6 @@ REPORTED_WITHIN = 0.5
 EXIT_CODE = 75
 """What ranks exit with: ``EX_TEMPFAIL`` of sysexits.h, a failure after which to try again."""
 
-CHANGES = {
-    "os.link": ((1,), (2, 3)),
-    "os.mkdir": ((0,), (2,)),
-    "os.remove": ((0,), (1,)),
-    "os.rename": ((0, 1), (2, 3)),
-    "os.rmdir": ((0,), (1,)),
-    "os.symlink": ((1,), (2,)),
-    "os.truncate": ((0,), ()),
-}
-"""Audit events of changes of the file system: their arguments that are paths, and those that are
-descriptors of folders (-1 for none)."""
-
-EFFECTS = frozenset({
-    "os.posix_spawn", "os.system", "socket.connect", "sqlite3.connect", "subprocess.Popen",
-})  # fmt: skip
-"""Audit events (https://docs.python.org/3/library/audit_events.html) of what others can see."""
-
-TEMPORARY = "tmp", "pymp-", "torchinductor_", "nbmgpu-"
-"""How names of temporary files of Python, torch and nbmgpu begin."""
-
-WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
-
 
 class RestartRequest:
     """Asks for the restart at the first notice about numbers, if the cell has had no effects."""
@@ -86,13 +61,7 @@ class RestartRequest:
         self._launcher_events = folder / "events" / "launcher.jsonl"
         self._has_effects = False
         self._given_up = ""
-        folders = folder, Path.home() / ".cache", "/dev", "/proc", sys.prefix
-        temporary = os.path.join(os.path.realpath(tempfile.gettempdir()), "")
-        self._private = (
-            *(os.path.join(os.path.realpath(path), "") for path in folders),
-            *(f"{temporary}{prefix}" for prefix in TEMPORARY),
-        )
-        sys.addaudithook(self._audit)
+        watch_effects(folder, self._record, self._has_effect)
 
     @property
     def possible(self) -> bool:
@@ -110,12 +79,7 @@ class RestartRequest:
     @property
     def _obstacle(self) -> str:
         """Why the cell cannot start again, as a predicate; empty if it can."""
-        if self._given_up:
-            return self._given_up
-        if self._seconds >= WITHIN:
-            return f"has run for more than {WITHIN:.0f} s"
-        compiled = "has a compiled model, of whose calls ranks cannot have a part each"
-        return self._undo_log.obstacle or (compiled if has_compiled_modules() else "")
+        return self._given_up or obstacle(self._undo_log, self._seconds)
 
     @property
     def _seconds(self) -> float:
@@ -169,49 +133,36 @@ class RestartRequest:
             self._events.emit(Restart, reason=reason)
             os._exit(EXIT_CODE)  # the kernel ends the others, which may wait for this one
 
-    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        if event == "open":
-            path, _, flags = args
-            if isinstance(flags, int) and flags & WRITING:
-                self._changes(path, f"has written to {path}")
-        elif event in CHANGES:
-            paths, folders = CHANGES[event]
-            is_relative = any(args[index] != -1 for index in folders)
-            for path in (args[index] for index in paths):
-                self._changes(path, f"has called {event}({path!r})", event, is_relative)
-        elif event in EFFECTS:
-            # Workers of a loader hand over tensors through sockets that are files.
-            what = args[1] if event == "socket.connect" else args[0]
-            if self._is_of_cell(what):
-                self._has_effect(f"has called {event}({what!r})")
-
-    def _changes(
-        self, path: Any, predicate: str, event: str = "open", is_relative: bool = False
-    ) -> None:
+    def _record(self, change: FileChange) -> None:
         """Record what is at a path that is about to change."""
-        if self._has_effects or self._seconds > WITHIN or not self._is_of_cell(path):
+        if self._has_effects or self._seconds > WITHIN:
             return
-        path = os.fsdecode(path)
+        path, event = change.path, change.event
         is_folder = os.path.isdir(path)
         if event == "os.mkdir" and is_folder:  # an error, as a rule ignored
             return
         full = os.path.realpath(path) if event == "open" else resolve_parent(path)
-        is_undone = not is_relative and not (event == "os.rename" and is_folder)
+        is_undone = not change.is_relative and not (event == "os.rename" and is_folder)
         if not (is_undone and self._undo_log.record(full)):
-            self._has_effect(predicate)
+            self._has_effect(change.predicate)
 
     def _has_effect(self, predicate: str) -> None:
         if not self._has_effects:
             self._has_effects = True
             self._undo_log.add_obstacle(predicate)
 
-    def _is_of_cell(self, path: Any) -> bool:
-        if isinstance(path, bytes):
-            path = os.fsdecode(path)
-        if not isinstance(path, str | os.PathLike):
-            return not isinstance(path, int)  # a file that is open already
-        real = os.path.abspath(path)
-        return not real.startswith(self._private)
+
+def obstacle(undo_log: UndoLog, seconds: float) -> str:
+    """Return why a cell cannot start again, as a predicate; empty if it can.
+
+    Args:
+        undo_log: of what it has changed.
+        seconds: how long it has run.
+    """
+    if seconds >= WITHIN:
+        return f"has run for more than {WITHIN:.0f} s"
+    compiled = "has a compiled model, of whose calls ranks cannot have a part each"
+    return undo_log.obstacle or (compiled if has_compiled_modules() else "")
 
 
 def _failure(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from nbmgpu.errors import StrategyError
 from nbmgpu.patches import explain_missing
 from nbmgpu.runs.events import Status
 from nbmgpu.runs.folder import COLLECTING_FILE, post_mortem_path, write_atomically
+from nbmgpu.runs.reference import is_verified_now
 from nbmgpu.serialization import NOTHING_STAYS, is_complete, save_result, write_copies
 
 from . import held_rank
@@ -27,7 +28,7 @@ from .small_results import is_small
 from .store import broadcast
 
 if TYPE_CHECKING:
-    from nbmgpu.runs.record import RunRecord
+    from nbmgpu.runs.run import Run
     from nbmgpu.serialization import StayingObjects
     from nbmgpu.strategies.base import Strategy
 
@@ -61,6 +62,8 @@ def finish(rank: PreparedRank, outcome: Outcome) -> Finished:
         emit_measurements(events, limit, timer, rank.memory_usage)
     if outcome.error is None:
         broadcast.mark_finished()  # first: ranks may be waiting for this one
+        if rank.step_writer is not None:
+            rank.step_writer.close()
     if rank.profiler is not None:
         rank.profiler.close()
     end = held_rank.common_end(rank, outcome)
@@ -186,7 +189,7 @@ def _save_result(
         kept,
         # Ranks that stay go on reading the bundle.
         lambda nbytes: (
-            not staying and _others_are_done(record, 0 if failed else nbytes / NEW_MEMORY)
+            not staying and _others_are_done(rank.run, 0 if failed else nbytes / NEW_MEMORY)
         ),
         staying,
     )  # fmt: skip
@@ -200,15 +203,15 @@ def _save_frames(rank: PreparedRank, error: BaseException) -> None:
     error.__traceback__ = None  # the frames hold tensors
 
 
-def _others_are_done(record: RunRecord, timeout: float) -> bool:
-    """Return whether all other ranks have saved their results, and so do not read the bundle.
+def _others_are_done(run: Run, timeout: float) -> bool:
+    """Return whether no other rank reads the bundle any more, and no reference.
 
     Args:
-        record: of the run.
+        run: the run.
         timeout: seconds to wait for them.
     """
-    deadline = time.monotonic() + timeout
-    while not (done := all(map(is_complete, record.storage.results[1:]))):
+    deadline, others = time.monotonic() + timeout, run.record.storage.results[1:]
+    while not (done := not is_verified_now(run.folder) and all(map(is_complete, others))):
         if time.monotonic() > deadline:
             break
         time.sleep(0.002)

@@ -29,6 +29,7 @@ from .interrupts import SynchronizedInterruptHandler
 from .metrics import tqdm_progress
 from .metrics.memory import MemoryUsage
 from .rank_info import RankInfo
+from .reference.step_file import StepWriter, step_writer_of
 from .reporting.shard_topics import EXACT, OF_SHARDS, OTHER_NUMBERS
 from .restart import RestartRequest
 from .rng.seeding import SeedSource
@@ -72,6 +73,7 @@ class PreparedRank:
         memory_usage: memory used since just before the objects were loaded.
         checkpointer: writes checkpoints and resumes from one; None without these options.
         profiler: profiles some steps; None without the option.
+        step_writer: records gradients for the reference; None if there is none.
     """
 
     run: Run
@@ -85,6 +87,7 @@ class PreparedRank:
     memory_usage: MemoryUsage
     checkpointer: Checkpointer | None
     profiler: StepProfiler | None
+    step_writer: StepWriter | None
 
 
 def prepare(
@@ -104,18 +107,21 @@ def prepare(
     registry.install()
     # Before ranks synchronize: folders that appear from now on may be another rank's.
     files = writes.FilePatch(rank, run.folder)
-    _join_process_group(record, environment, device)
+    join_process_group(record, environment, device)
     shell = make_shell(recorder.events, recorder, log, rank)
-    session = _open_session(record, rank, device, recorder, registry)
+    session = open_session(record, rank, device, recorder, registry)
     follow_run(run, session, shell, heartbeat)
     progress = session.progress
     interrupts = _synchronize_interrupts(session, run.folder)
-    step_patch, backward_patch = _install_patches(session, interrupts, f"{run.id} {record.created}")
+    step_patch, backward_patch = install_patches(session, interrupts, f"{run.id} {record.created}")
     current.metrics_log = session.metrics
     current.shared_batches = SharedBatches(session.loaders.context, session.loaders)
     received, memory_usage = receive(run, session, shell, files)
     if (checkpointer := checkpointer_of(run, session, shell, files.saves)) is not None:
         checkpointer.install()
+    step_writer = step_writer_of(run.folder, session.strategy)
+    if step_writer is not None:
+        step_patch.observe = step_writer.observe
     if record.options.may_restart and session.rank_info.splits_batches:
         recorder.restart = RestartRequest(recorder.events, run.folder)
         UndividedSteps(progress, recorder.restart, record.world_size).install()
@@ -131,6 +137,7 @@ def prepare(
         memory_usage,
         checkpointer,
         start_profiler(run, session, backward_patch),
+        step_writer,
     )
 
 
@@ -195,7 +202,8 @@ def receive(
     return received, memory_usage
 
 
-def _join_process_group(record: RunRecord, environment: RankEnvironment, device: str) -> None:
+def join_process_group(record: RunRecord, environment: RankEnvironment, device: str) -> None:
+    """Initialize the process group of all ranks."""
     run_store.register()
     dist.init_process_group(
         backends(device, shared=record.ranks_share_devices),
@@ -218,9 +226,10 @@ def backends(device: str, shared: bool) -> str:
     return "gloo" if shared or own == "gloo" else f"cpu:gloo,{kind}:{own}"
 
 
-def _open_session(
+def open_session(
     record: RunRecord, rank: int, device: str, recorder: Recorder, registry: OptimizerRegistry
 ) -> TrainingSession:
+    """Make the strategy, and the parts of the session of ``rank``."""
     strategy = _make_strategy(record, rank, device, recorder)
     rank_info = RankInfo(
         rank,
@@ -258,7 +267,7 @@ def _synchronize_interrupts(
     return interrupts
 
 
-def _install_patches(
+def install_patches(
     session: TrainingSession, interrupts: SynchronizedInterruptHandler | None, seed: str
 ) -> tuple[StepPatch, BackwardPatch]:
     """Install the patches of torch and of other libraries.

@@ -42,6 +42,8 @@ def summary_text(run: Run) -> str:
     lines = [(text_format.state_word(state), _about(run))]
     if batch := text_format.batch_line(run.record):
         lines.append(("batch", batch))
+    if verified := text_format.verified(run.view):
+        lines.append(("verified", verified))
     names = _metrics(run)
     for name in names[:CURVES]:
         lines.append((text_format.plain(name), _course(run.view.curves[name])))
@@ -129,7 +131,8 @@ def _headline(run: Run, state: RunState) -> str:
     colour = f' style="color: {COLOURS[tone]}"' if tone in COLOURS else ""
     word = f"<b{colour}>{SIGNS[tone]} {escape(text_format.state_word(state))}</b>"
     batch = escape(text_format.batch_line(run.record))
-    aside = " &nbsp;·&nbsp; ".join(filter(None, [batch, f"run {escape(run.id)}"]))
+    verified = escape(text_format.verified(run.view))
+    aside = " &nbsp;·&nbsp; ".join(filter(None, [batch, verified, f"run {escape(run.id)}"]))
     about = escape(_about(run))
     return f'<p style="margin: 4px 0">{word} &nbsp; {about}<br><small>{aside}</small></p>'
 

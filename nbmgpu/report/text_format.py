@@ -154,6 +154,16 @@ def notices(view: RunView) -> list[str]:
     return [plain(text) for text in texts]
 
 
+def verified(view: RunView) -> str:
+    """Return how many steps were compared with one device; empty if none."""
+    found = view.verified
+    if found is None or not found.steps:
+        return ""
+    steps = format_count(found.steps, "optimizer step")
+    compared = f"all {steps}" if found.is_whole and found.steps > 1 else steps
+    return f"{compared} compared: the gradients are one device's"
+
+
 def checkpoint_text(checkpoint: CheckpointWritten) -> str:
     """Return where and when the newest checkpoint was written, its cost, and how to go on there."""
     when = time.strftime("%H:%M:%S", time.localtime(checkpoint.time))

@@ -22,6 +22,7 @@ from .events import (
     Stderr,
     StepDigest,
     TensorBoardFolder,
+    Verified,
 )
 from .profile_event import StepProfile
 
@@ -30,7 +31,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
     for cls in (
         Started, Status, Metrics, Progress, Display, Stderr, Heartbeat, Measurements,
         CheckpointWritten, ParameterShards, StepDigest, Notice, Restart, Failure, Exited, Hang,
-        TensorBoardFolder, StepProfile, Ended,
+        Verified, TensorBoardFolder, StepProfile, Ended,
     )
 }  # fmt: skip
 

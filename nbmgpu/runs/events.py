@@ -261,7 +261,7 @@ class TensorBoardFolder(Event):
 
 @dataclass(frozen=True)
 class Restart(Event):
-    """The rank has ended itself so that the cell starts again with whole batches.
+    """A rank, or the reference, has ended itself for the cell to start again with whole batches.
 
     Nothing of the cell has left the ranks, other than its output.  ``reason`` says what the cell
     does on shards of a batch, as a predicate.
@@ -269,6 +269,18 @@ class Restart(Event):
 
     kind: ClassVar[str] = "restart"
     reason: str
+
+
+@dataclass(frozen=True)
+class Verified(Event):
+    """The reference has ended: the first ``steps`` optimizer steps of the ranks are one device's.
+
+    ``is_whole`` is whether these are all steps of the cell.
+    """
+
+    kind: ClassVar[str] = "verified"
+    steps: int
+    is_whole: bool
 
 
 @dataclass(frozen=True)

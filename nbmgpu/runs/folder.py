@@ -6,12 +6,14 @@ Everything about one run of one cell is in ``<runs root>/<run id>/``::
     cell.py               the cell as written
     events/rank-K.jsonl   typed events of rank K (see nbmgpu.runs.events)
     events/launcher.jsonl processes of the run, and how they ended
-    events/kernel.jsonl   notices of the kernel
+    events/kernel.jsonl   notices of the kernel; events/reference.jsonl of the reference
     logs/rank-K.log       stdout and stderr of rank K; logs/launcher.log and, with --fresh,
                           logs/torchrun.log beside them
     bundle, result-K      data sent through the disk because memory is short; removed at the end
     hang/                 what ranks report when they make no progress (see nbmgpu.runs.stacks)
     post-mortem/rank-K    frames and variables of an exception of rank K, for %mgpu debug
+    reference/            gradients of the first steps of each rank, for a process that runs the
+                          cell on one device; "ended" once it compares no more (rank.reference)
     trace_rankK.json.gz   with --profile: what rank K did, for Perfetto
     shadows/rank-K/       files that the cell writes on ranks other than 0; removed at the end
     sockets               link to the folder of the ranks' sockets; removed at the end
@@ -52,6 +54,8 @@ INTERRUPT_GRACE = 10.0
 COLLECTING_FILE = "collecting"
 COLLECTED_FILE = "collected"
 REPLACED_FILE = "replaced-by"
+REFERENCE_FOLDER = "reference"
+REFERENCE_ENDED = "ended"
 HELD_FOLDER = "held"
 NEXT_FILE = "next"
 START_FILE = "start"

@@ -60,5 +60,11 @@ OTHER_VALUES = {"sharded-metric": "updates a metric with each rank's shard"}
 REASONS = DIFFERS | MAY_DIFFER | OTHER_VALUES
 """What a cell does that starts again because of a notice, by its topic."""
 
+OTHER_GRADIENTS = (
+    "trains with other gradients than one device: that of {name} in step {step} is {error:.1%} off"
+)
+OTHER_STEPS = "takes other optimizer steps than one device, from step {step} on"
+"""What a cell does that starts again because a reference has found it; see ``--verify``."""
+
 SAME_WORK = "does all the work on every rank"
 """What a cell does that starts again to divide its work, not because of its numbers."""

@@ -51,6 +51,7 @@ class LaunchOptions:
         timeout: seconds after which the run is stopped; None for no limit.
         engine: name of the engine that launched it.
         may_restart: whether ranks may ask for a new start with whole batches.
+        verify: seconds for which a reference compares the ranks with one device; 0 for none.
         repeated: when the first run began that this one replaces, as it failed or was to start
             again, in seconds since the epoch; None if there is none.
         values: all ``RunOptions`` by name, those of the strategy included.
@@ -63,6 +64,7 @@ class LaunchOptions:
     fresh: bool
     engine: str = DEFAULT_ENGINE
     may_restart: bool = False
+    verify: float = 0.0
     repeated: float | None = None
     values: dict[str, Any] = field(default_factory=dict)
 

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 FIRST_RUN = "%%mgpu above a cell that trains"
 """What an error suggests if there is no run yet."""
 
+OF_RUN = "kernel", "launcher", "reference"
+"""The names of the files with events that are not a rank's."""
+
 NAMED = 5
 """Maximum number of runs that an error lists for an ambiguous prefix."""
 
@@ -72,7 +75,7 @@ class Run:
         self.results: dict[int, dict[str, Any]] = {}
         names = [f"rank-{rank}" for rank in range(self.record.world_size if ranks else 0)]
         self._unseen: list[Event] = []
-        self._tails = [EventTail(self.events_path(n)) for n in ["kernel", "launcher", *names]]
+        self._tails = [EventTail(self.events_path(n)) for n in [*OF_RUN, *names]]
 
     @classmethod
     def create(cls, record: RunRecord, cell: str) -> Run:

@@ -25,6 +25,7 @@ from .events import (
     RunState,
     Started,
     TensorBoardFolder,
+    Verified,
 )
 from .number_topics import DIFFERS
 from .profile_event import StepProfile
@@ -93,6 +94,7 @@ class RunView:
         self.reports = RankReports()
         self.tensorboard: list[str] = []
         self.restart: Restart | None = None
+        self.verified: Verified | None = None
         self.checkpoint: CheckpointWritten | None = None
         self.hang: Hang | None = None
         self.ended: Ended | None = None
@@ -128,6 +130,8 @@ class RunView:
                 self.tensorboard.append(event.folder)
             case Restart():
                 self.restart = self.restart or event
+            case Verified():
+                self.verified = event
             case ParameterShards():
                 self.reports.shards[event.rank] = event
             case StepProfile():

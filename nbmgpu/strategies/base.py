@@ -144,6 +144,9 @@ class Strategy(ABC):
     refuses_lightning: ClassVar[str] = ""
     """Why Lightning's Trainers are refused; empty if they are not."""
 
+    has_gradients: ClassVar[bool] = True
+    """Whether ``gradient_part`` knows the gradient before an optimizer's step."""
+
     may_move_parameters = False
     """Whether a step may change which rank stores which parameters; set by the strategy."""
 
@@ -272,10 +275,7 @@ class Strategy(ABC):
     def zero_grad(self, optimizer: Optimizer, plain: Callable[[], None]) -> None:
         """Run the cell's ``optimizer.zero_grad()``.
 
-        Args:
-            optimizer: the optimizer whose parameters lose their gradients.
-            plain: a ``functools.partial`` of torch's own ``zero_grad``, with the optimizer and
-                ``set_to_none`` as its ``args``.
+        ``plain`` is a ``functools.partial`` of it, with ``optimizer, set_to_none`` as ``args``.
         """
         plain()
 
@@ -328,6 +328,13 @@ class Strategy(ABC):
         ``parameter`` is one of a unit that was prepared.  Not collective.
         """
         return parameter.numel()
+
+    def gradient_part(self, parameter: Tensor) -> tuple[Tensor | None, int]:
+        """Return this rank's part of a gradient, or None, and the index of its first element.
+
+        The parts of all ranks make up the gradient; one that all ranks have is rank 0's part.
+        """
+        return (parameter.grad if self.rank == 0 else None), 0
 
     def explain(self, error: BaseException) -> str:
         """Return what ``error`` means under this strategy and how to fix it; empty if unknown."""

@@ -10,16 +10,20 @@ import sys
 import time
 from abc import abstractmethod
 from contextlib import suppress
+from typing import NoReturn
 
 from nbmgpu.engines.rank_processes import RankProcesses
 from nbmgpu.rank.command_line import rank_command
 from nbmgpu.rank.rank_environment import RankEnvironment
+from nbmgpu.runs import reference
 from nbmgpu.runs.run import Run
 from nbmgpu.serialization.container import is_complete
 from nbmgpu.system.parent_death import die_with_parent
 from nbmgpu.system.processes import process_is_alive
 from nbmgpu.system.shared_memory import SharedMemory
 from nbmgpu.system.worker_sockets import use_socket_folder
+
+from .reference_process import ReferenceProcess
 
 KERNEL_ENDED = "The kernel has ended before it had sent the cell's data."
 
@@ -73,6 +77,7 @@ class ForkedRanks(LocalRanks):
         self._node_rank = node_rank
         self._host = host
         self._interface = interface
+        self._reference = ReferenceProcess(run)
 
     @property
     def numbers(self) -> range:
@@ -93,6 +98,9 @@ class ForkedRanks(LocalRanks):
         on_cpu = all(device == "cpu" for device in self.run.record.devices)
         size, nodes = self.run.record.ranks_per_node, self.run.record.nodes
         shared_memory = SharedMemory.create(size) if on_cpu and size > 1 and nodes == 1 else None
+        if self.run.record.options.verify and size > 1 and nodes == 1:
+            reference.begin(self.run.folder)  # before ranks look for it
+            self._start_reference(launcher)
         for local_rank, rank in enumerate(self.numbers):
             pid = os.fork()
             if pid == 0:
@@ -115,6 +123,22 @@ class ForkedRanks(LocalRanks):
                 run_rank(self.run, environment)
             self._pids[rank] = pid
 
+    def _start_reference(self, launcher: int) -> None:
+        def run() -> NoReturn:
+            from nbmgpu.rank.reference.process import run_reference
+
+            run_reference(self.run, RankEnvironment(0, 1, 0, 1, parent=launcher))
+
+        self._reference.start(run)
+
+    def is_verified(self) -> bool:
+        """Return whether there is a reference that compares what ranks do."""
+        return self._reference.is_needed()
+
+    def end_verification(self) -> None:
+        """End the reference."""
+        self._reference.kill()
+
     def alive(self) -> bool:
         """Return whether there is a rank that has not been waited for."""
         return bool(self._pids)
@@ -131,6 +155,7 @@ class ForkedRanks(LocalRanks):
 
     def signal(self, sig: signal.Signals, others: bool = False) -> None:
         """Signal ranks; a pid cannot be reused until it is waited for."""
+        self._reference.kill()
         for rank, pid in self._pids.items():
             if rank or not others:
                 os.kill(pid, sig)

@@ -25,6 +25,10 @@ ENTRIES = (
         "Every optimizer that is created, unpickled or extended is registered here.",
     ),
     *patched(
+        TORCH, "torch.amp.autocast_mode.autocast", "__enter__",
+        "Beside the ranks, one device notes that gradients have less than float32's precision.",
+    ),
+    *patched(
         TORCH, "torch.nn.RNNBase", "flatten_parameters",
         "Where a strategy holds the parameters, cuDNN does not move them into one block.",
     ),

@@ -328,3 +328,8 @@ ITERATOR_OF_EARLIER_ITERATION = (
 LEFT_OUT = (
     "{names}: not in checkpoints, as it cannot be pickled. A resumed cell has what it makes itself."
 )
+
+OTHER_GRADIENTS = (
+    "The cell {reason}. It does not start again by itself, as it {obstacle}. With --exact always, "
+    "all numbers are one device's, and a step takes longer."
+)

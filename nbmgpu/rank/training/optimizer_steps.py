@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.patches import PatchStack
+from nbmgpu.strategies.per_parameter import has_closure
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +35,11 @@ CLIP = "torch.nn.utils.clip_grad.clip_grad_norm_"
 
 
 class StepPatch:
-    """Wraps every optimizer step of the cell."""
+    """Wraps every optimizer step of the cell.
+
+    Attributes:
+        observe: called with each optimizer when its gradients are there, before it steps if it can.
+    """
 
     def __init__(
         self,
@@ -51,6 +56,7 @@ class StepPatch:
         self.diagnostics = diagnostics
         self.metrics = metrics
         self.inside = False
+        self.observe: Callable[[Optimizer], None] = lambda optimizer: None
         self.patches = PatchStack()
         self.original_clip: Callable[..., Tensor] = nn.utils.clip_grad_norm_
 
@@ -91,7 +97,7 @@ class StepPatch:
         self.trained.prepare_new()
         return any(o is optimizer for unit in self.trained.units for o in unit.optimizers)
 
-    def _step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
+    def _step(self, optimizer: Optimizer, plain: functools.partial[Any]) -> Any:
         if not self.accumulation.takes_step():
             return None
         if not self.trained.options.loss_scale.takes_step(optimizer, plain):
@@ -99,7 +105,12 @@ class StepPatch:
         if self.clip_norm is not None:
             units = (unit for unit in self.trained.units if optimizer in unit.optimizers)
             self._clip([p for unit in units for p in unit.parameters()], self.clip_norm)
+        has_gradients = not has_closure(plain.args[1:], plain.keywords)
+        if has_gradients:
+            self.observe(optimizer)
         result = self.strategy.step(optimizer, plain)
+        if not has_gradients:  # the closure has computed them
+            self.observe(optimizer)
         self.trained.shard_report.after_step(self.trained.units)
         self.diagnostics.check_repeated_step(optimizer)
         self.metrics.record_optimizer_step(optimizer, self.trained.number_of(optimizer))

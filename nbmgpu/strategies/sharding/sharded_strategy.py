@@ -27,6 +27,7 @@ from .local_step import LocalStep, elementwise_state_names
 from .param_state import ParamState
 from .parameter_storage import FreedStorage
 from .replicated_values import ReplicatedValues
+from .tensor_shard import ShardLayout
 from .unshard import restore_after_failure, unshard_all
 from .view_attributes import graph_tensors
 
@@ -232,6 +233,16 @@ class ShardedStrategy(Strategy):
             [*parts.values()], counted, others, norm_type, device, self.norm_groups, plain
         )
 
+    def gradient_part(self, parameter: Tensor) -> tuple[Tensor | None, int]:
+        """Return this rank's rows, unless it holds a replica of another rank's."""
+        if not isinstance(parameter, ShardedParameter):
+            return super().gradient_part(parameter)
+        state = parameter._param_state
+        grad, layout = state.local_grad(), state.shard.layout
+        if not isinstance(layout, ShardLayout) or layout.dim or not _has_rank_0(layout.group):
+            return None, 0
+        return grad, layout.start * layout.shape[1:].numel()
+
     def join_save(self, value: Any) -> None:
         """Gather the sharded tensors that rank 0 pickles, in the same order; collective."""
         GatheringPickle().dump(value)
@@ -262,6 +273,10 @@ class ShardedStrategy(Strategy):
 
 def _is_sharded(module: nn.Module) -> bool:
     return any(isinstance(p, ShardedParameter) for p in module.parameters())
+
+
+def _has_rank_0(group: ProcessGroup | None) -> bool:
+    return group is None or 0 in dist.get_process_group_ranks(group)
 
 
 def _awaits_backward(module: nn.Module) -> bool:

@@ -1,0 +1,100 @@
+"""Watches what a cell does that others can see: changes of files, connections, processes.
+
+Python's audit events (https://docs.python.org/3/library/audit_events.html) tell.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CHANGES = {
+    "os.link": ((1,), (2, 3)),
+    "os.mkdir": ((0,), (2,)),
+    "os.remove": ((0,), (1,)),
+    "os.rename": ((0, 1), (2, 3)),
+    "os.rmdir": ((0,), (1,)),
+    "os.symlink": ((1,), (2,)),
+    "os.truncate": ((0,), ()),
+}
+"""Audit events of changes of the file system: their arguments that are paths, and those that are
+descriptors of folders (-1 for none)."""
+
+EFFECTS = frozenset({
+    "os.posix_spawn", "os.system", "socket.connect", "sqlite3.connect", "subprocess.Popen",
+})  # fmt: skip
+"""Audit events of what others can see."""
+
+TEMPORARY = "tmp", "pymp-", "torchinductor_", "nbmgpu-"
+"""How names of temporary files of Python, torch and nbmgpu begin."""
+
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """A change of the file system that is about to happen.
+
+    Attributes:
+        event: the audit event.
+        path: what changes, as the cell has given it.
+        is_relative: whether the path is relative to the descriptor of a folder.
+        predicate: what the cell does, in words.
+    """
+
+    event: str
+    path: str
+    is_relative: bool
+    predicate: str
+
+
+def watch_effects(
+    run_folder: Path, on_change: Callable[[FileChange], None], on_effect: Callable[[str], None]
+) -> None:
+    """Call ``on_change`` and ``on_effect`` before what this process does, from now on.
+
+    Files of Python, caches and temporary files do not count, as the cell does not name them.
+
+    Args:
+        run_folder: whose files are not the cell's.
+        on_change: gets each change of a file or folder.
+        on_effect: gets what the cell does otherwise, as a predicate.
+    """
+    folders = run_folder, Path.home() / ".cache", "/dev", "/proc", sys.prefix
+    temporary = os.path.join(os.path.realpath(tempfile.gettempdir()), "")
+    private = (
+        *(os.path.join(os.path.realpath(path), "") for path in folders),
+        *(f"{temporary}{prefix}" for prefix in TEMPORARY),
+    )
+
+    def is_of_cell(path: Any) -> bool:
+        if isinstance(path, bytes):
+            path = os.fsdecode(path)
+        if not isinstance(path, str | os.PathLike):
+            return not isinstance(path, int)  # a file that is open already
+        return not os.path.abspath(path).startswith(private)
+
+    def audit(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = args
+            if isinstance(flags, int) and flags & WRITING and is_of_cell(path):
+                on_change(FileChange(event, os.fsdecode(path), False, f"has written to {path}"))
+        elif event in CHANGES:
+            paths, folders = CHANGES[event]
+            is_relative = any(args[index] != -1 for index in folders)
+            for path in (args[index] for index in paths):
+                if is_of_cell(path):
+                    what = f"has called {event}({path!r})"
+                    on_change(FileChange(event, os.fsdecode(path), is_relative, what))
+        elif event in EFFECTS:
+            # Workers of a loader hand over tensors through sockets that are files.
+            what = args[1] if event == "socket.connect" else args[0]
+            if is_of_cell(what):
+                on_effect(f"has called {event}({what!r})")
+
+    sys.addaudithook(audit)

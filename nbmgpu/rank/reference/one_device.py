@@ -1,0 +1,79 @@
+"""What the reference uses of the machine: one device, and memory that the ranks do not need."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmgpu.environment.accelerator import is_accelerator
+from nbmgpu.rank.restart import WITHIN
+from nbmgpu.runs.reference import is_verified_now, step_file
+from nbmgpu.serialization import is_complete
+from nbmgpu.strategies.strategy_options import ModelParallelOptions
+from nbmgpu.system.limits import available_memory
+
+if TYPE_CHECKING:
+    from nbmgpu.runs.record import RunRecord
+    from nbmgpu.runs.run import Run
+
+PLENTY = 8
+"""Times the size of the bundle that is so much memory that nobody can be short of it: each process
+may have parameters, gradients, two states of an optimizer and activations."""
+
+LEAST_MEMORY = 1 << 30
+"""Bytes of memory without which there is no reference."""
+
+PART = 0.5
+"""The part of a device's free memory that the reference may use."""
+
+POLL = 0.01
+"""Seconds between two looks whether the ranks have taken a step."""
+
+
+def alone(record: RunRecord) -> RunRecord:
+    """Return the record of a run of the same cell on the device of rank 0."""
+    options = record.options
+    values = options.values | dataclasses.asdict(ModelParallelOptions())
+    values |= {"strategy": "ddp", "fsdp_units": (), "cpu_offload": False, "compile": False}
+    alone = dataclasses.replace(options, strategy="ddp", values=values)
+    return dataclasses.replace(record, devices=record.devices[:1], nodes=1, options=alone)
+
+
+def wait_for_memory(run: Run) -> None:
+    """Wait until the ranks have taken a step, if memory may be short: they come first.
+
+    Raises:
+        MemoryError: too little is left then, or they take none.
+    """
+    record, deadline = run.record, time.monotonic() + WITHIN
+    while not is_complete(record.storage.bundle):  # its size is not known before
+        _pause(run, deadline)
+    size = Path(record.storage.bundle).stat().st_size
+    is_on_cpu = not is_accelerator(record.devices[0])
+    if is_on_cpu and available_memory() > LEAST_MEMORY + PLENTY * size * (record.world_size + 1):
+        return
+    steps = step_file(run.folder, 0)
+    while not (steps.exists() and steps.stat().st_size):
+        _pause(run, deadline)
+    if available_memory() < LEAST_MEMORY + PLENTY * size:
+        raise MemoryError(f"{LEAST_MEMORY + PLENTY * size} bytes are not available")
+
+
+def _pause(run: Run, deadline: float) -> None:
+    if time.monotonic() > deadline or not is_verified_now(run.folder):
+        raise MemoryError("the ranks have taken no step")
+    time.sleep(POLL)
+
+
+def limit_memory(device: str) -> None:
+    """Let this process use a part of the memory that is free on its ``device``."""
+    if not is_accelerator(device):
+        return
+    module = torch.get_device_module(device.partition(":")[0])
+    if hasattr(module, "mem_get_info") and hasattr(module, "set_per_process_memory_fraction"):
+        free, total = module.mem_get_info()
+        module.set_per_process_memory_fraction(PART * free / total)

@@ -1,0 +1,113 @@
+"""The file into which a rank writes the sketches of its gradients, a record per step."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from nbmgpu.runs import reference
+
+from .sketches import COLUMNS, sketches_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+    from nbmgpu.strategies.base import Strategy
+
+HEADER = struct.Struct("<qq")
+"""Number of parameters, and of rows that follow: all of them, or none from a rank without parts."""
+
+END = -1
+"""Number of parameters in the last record of a cell that has finished."""
+
+MOST_STEPS = 256
+"""Steps that are recorded at most."""
+
+
+def step_writer_of(run_folder: Path, strategy: Strategy) -> StepWriter | None:
+    """Return what records the steps of this rank; None if there is no reference."""
+    if not reference.has_reference(run_folder):
+        return None
+    if not strategy.has_gradients:
+        reference.end(run_folder)
+        return None
+    return StepWriter(run_folder, strategy)
+
+
+class StepWriter:
+    """Writes what a rank is about to step by."""
+
+    def __init__(self, run_folder: Path, strategy: Strategy) -> None:
+        """Open the file of the rank whose steps ``strategy`` takes."""
+        self._strategy = strategy
+        self._folder = run_folder
+        self._file = reference.step_file(run_folder, strategy.rank).open("ab", buffering=0)
+        self._steps = 0
+
+    def observe(self, optimizer: Optimizer) -> None:
+        """Write the gradients of ``optimizer``, which is about to step."""
+        if self._file.closed:
+            return
+        if self._steps == MOST_STEPS or not reference.is_verified_now(self._folder):
+            self._file.close()
+            return
+        self._steps += 1
+        rows = sketches_of(optimizer, self._strategy)
+        has_parts = bool(rows[:, 0].any()) or self._strategy.rank == 0
+        data = rows.numpy().tobytes() if has_parts else b""
+        self._file.write(HEADER.pack(len(rows), len(rows) if has_parts else 0) + data)
+
+    def close(self) -> None:
+        """Write that the cell has finished; without a step, there is nothing to compare."""
+        if self._file.closed:
+            return
+        self._file.write(HEADER.pack(END, 0))
+        self._file.close()
+        if not self._steps:
+            reference.end(self._folder)
+
+
+class StepReader:
+    """Reads the steps of a rank."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file at ``path``, which need not be there yet."""
+        self._path = path
+        self._offset = 0
+        self._steps: deque[tuple[int, Tensor | None]] = deque()
+
+    def next_step(self) -> tuple[int, Tensor | None] | None:
+        """Return number of parameters and sketches of the next step; None if it is not there yet.
+
+        The number is ``END`` if there is none.
+        """
+        if not self._steps:
+            self._read()
+        return self._steps.popleft() if self._steps else None
+
+    def _read(self) -> None:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        position = 0
+        while position + HEADER.size <= len(data):
+            parameters, rows = HEADER.unpack_from(data, position)
+            end = position + HEADER.size + rows * COLUMNS * 8
+            if end > len(data):
+                break
+            sketches = None
+            if rows:
+                start = position + HEADER.size
+                part = bytearray(data[start:end])
+                sketches = torch.frombuffer(part, dtype=torch.float64).view(rows, COLUMNS)
+            self._steps.append((parameters, sketches))
+            position = end
+        self._offset += position

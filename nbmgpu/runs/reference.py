@@ -1,0 +1,35 @@
+"""Files that ranks share with the reference, which runs the cell on one device beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .folder import REFERENCE_ENDED, REFERENCE_FOLDER
+
+
+def step_file(run_folder: Path, rank: int) -> Path:
+    """Return the file with the gradients of a rank; see ``nbmgpu.rank.reference``."""
+    return run_folder / REFERENCE_FOLDER / f"rank-{rank}.steps"
+
+
+def has_reference(run_folder: Path) -> bool:
+    """Return whether a reference was started."""
+    return (run_folder / REFERENCE_FOLDER).exists()
+
+
+def is_verified_now(run_folder: Path) -> bool:
+    """Return whether there is a reference that compares."""
+    return (
+        has_reference(run_folder) and not (run_folder / REFERENCE_FOLDER / REFERENCE_ENDED).exists()
+    )
+
+
+def begin(run_folder: Path) -> None:
+    """Let ranks record their gradients."""
+    (run_folder / REFERENCE_FOLDER).mkdir()
+
+
+def end(run_folder: Path) -> None:
+    """Let ranks record no more."""
+    if has_reference(run_folder):
+        (run_folder / REFERENCE_FOLDER / REFERENCE_ENDED).touch()
