@@ -62,11 +62,12 @@ UNSUPPORTED = {
     "--keep": "Its runs write no checkpoints",
     "--resume": "All of its runs start from the notebook's objects as they are",
     "--profile": "It slows the steps that a comparison measures: profile a single run",
+    "--verify": "It takes time from the steps that are measured, and losses are compared anyway",
     "--max-restarts": "A run that fails is a row of its table",
 }
 """Flags of ``%%mgpu`` that do not apply to several runs, and why."""
 
-TRIAL_ONLY = ("steps", "pull", "timeout")
+TRIAL_ONLY = ("steps", "pull", "timeout", "verify")
 """Options of a comparison's runs that a suggested line leaves out."""
 
 

@@ -27,7 +27,7 @@ from nbmgpu.runs.number_topics import SAME_WORK
 from nbmgpu.serialization import Bundle, serialize
 from nbmgpu.serialization.device_memory import restore_waiting
 from nbmgpu.strategies import profile_of
-from nbmgpu.strategies.mesh_sizes import format_mesh, mesh_sizes
+from nbmgpu.strategies.mesh_sizes import format_mesh, strategy_sizes
 from nbmgpu.strategies.profiles import COMPILER_MODULES
 from nbmgpu.trackers import registry as trackers
 
@@ -131,7 +131,7 @@ class Execution:
     def _complete_mesh(self) -> None:
         """Check ``--mesh``, and let it name all dimensions, in the order of the device mesh."""
         profile = profile_of(self.options.strategy)
-        sizes = mesh_sizes(profile, self.placement.world_size, self.options)
+        sizes = strategy_sizes(profile, self.placement.world_size, self.options)
         if self.options.mesh or sum(size > 1 for size in sizes.values()) > 1:
             words = format_mesh(sizes).split(",")
             self.options = dataclasses.replace(self.options, mesh=tuple(words))
@@ -261,7 +261,6 @@ class Execution:
         """
         first = self.run
         self.options = dataclasses.replace(self.options, exact="always")
-        self._complete_mesh()
         reason = first.view.restart_reason
         text = notices.RESTARTED_TO_DIVIDE if reason == SAME_WORK else notices.RESTARTED
         self._continuation["restarted"] = text.format(

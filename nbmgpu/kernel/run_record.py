@@ -31,7 +31,6 @@ def new_record(
         repeated: when the first of the runs began that it repeats; None if there is none.
     """
     options = execution.options
-    is_new = execution.held is None and options.resume is None
     return RunRecord(
         id=run_id,
         created=time.time(),
@@ -47,7 +46,7 @@ def new_record(
             fresh=options.fresh,
             engine=options.engine,
             may_restart=options.may_restart and execution.held is None,
-            verify=options.verify if options.is_compared and is_new else 0.0,
+            verify=options.verified_seconds if execution.held is None else 0.0,
             repeated=repeated,
             values=dataclasses.asdict(options),
         ),

@@ -238,7 +238,7 @@ FLAGS = (
     Flag(
         "--verify",
         "verify",
-        "compare gradients with one device beside the ranks, for this long (default: 5; 0: not)",
+        "compare gradients with one device beside the ranks, for this long (default: 3; 0: not)",
         metavar="SECONDS",
         validate=verify_options.validate_verify,
         completions=lambda: ("0", "60"),

@@ -153,14 +153,19 @@ class RunOptions(
     def may_restart(self) -> bool:
         """Whether a cell whose numbers would differ starts again with ``--exact always``."""
         contradicted = any(getattr(self, n) != DEFAULTS[n] for n in INEXACT)
-        return self.is_compared and not self.in_background and not contradicted
+        return self._may_differ and not self.in_background and not contradicted
 
     @property
-    def is_compared(self) -> bool:
-        """Whether numbers are to be those of one device, and ranks have shards of batches."""
-        supports_exact = "exact" in profile_of(self.strategy).options.supported
-        divides = self.batch == "global" and self.compress is None
-        return self.exact == "auto" and supports_exact and divides
+    def verified_seconds(self) -> float:
+        """Seconds for which a reference compares the ranks with one device; 0 for none."""
+        is_here = self.engine == "local" and not self.fresh and self.resume is None
+        rounds = self.batch == "per-rank" or self.compress is not None
+        return self.verify if self._may_differ and is_here and not rounds else 0.0
+
+    @property
+    def _may_differ(self) -> bool:
+        """Whether the cell begins on shards of batches, and its numbers are to be one device's."""
+        return self.exact == "auto" and "exact" in profile_of(self.strategy).options.supported
 
     def line(self) -> str:
         """Return a line for ``parse``: the strategy, then what differs from the defaults."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .values import InvalidValueError, Problem
 
-DEFAULT_SECONDS = 5.0
+DEFAULT_SECONDS = 3.0
 """Seconds after the first step: a few steps of a large model, all of a small one."""
 
 

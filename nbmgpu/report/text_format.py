@@ -156,7 +156,7 @@ def notices(view: RunView) -> list[str]:
 
 def verified(view: RunView) -> str:
     """Return how many steps were compared with one device; empty if none."""
-    found = view.verified
+    found = view.reports.verified
     if found is None or not found.steps:
         return ""
     steps = format_count(found.steps, "optimizer step")

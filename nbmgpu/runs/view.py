@@ -63,15 +63,17 @@ class ProgressTrack:
 
 @dataclass
 class RankReports:
-    """What ranks report a few times at most: the newest of each rank.
+    """What ranks and the reference report a few times at most: the newest of each.
 
     Attributes:
-        shards: the parameters that it stores.
+        shards: the parameters that a rank stores.
         profiles: what it spent profiled steps on.
+        verified: the steps of all ranks that were compared with one device.
     """
 
     shards: dict[int, ParameterShards] = field(default_factory=dict)
     profiles: dict[int, StepProfile] = field(default_factory=dict)
+    verified: Verified | None = None
 
 
 class RunView:
@@ -94,7 +96,6 @@ class RunView:
         self.reports = RankReports()
         self.tensorboard: list[str] = []
         self.restart: Restart | None = None
-        self.verified: Verified | None = None
         self.checkpoint: CheckpointWritten | None = None
         self.hang: Hang | None = None
         self.ended: Ended | None = None
@@ -131,7 +132,7 @@ class RunView:
             case Restart():
                 self.restart = self.restart or event
             case Verified():
-                self.verified = event
+                self.reports.verified = event
             case ParameterShards():
                 self.reports.shards[event.rank] = event
             case StepProfile():

@@ -65,10 +65,7 @@ class Unit:
     optimizers: list[Optimizer]
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return every parameter of the modules and of the optimizers, once, in order.
-
-        This includes parameters without an optimizer: ``clip_grad_norm_`` sees them, too.
-        """
+        """Return every parameter once, in order, also those that no optimizer has."""
         seen: dict[int, Any] = {id(p): p for module in self.modules for p in module.parameters()}
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:

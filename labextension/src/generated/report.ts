@@ -458,7 +458,11 @@ export interface TracePart {
   size: number;
 }
 
-/** The options of the run; `created` is in seconds since the epoch. */
+/**
+ * The options of the run; `created` is in seconds since the epoch.
+ *
+ * `verified` says how many steps were compared with one device; empty if none.
+ */
 export interface About {
   id: string;
   headline: string;
@@ -466,6 +470,7 @@ export interface About {
   world_size: number;
   devices: string;
   batch: string;
+  verified: string;
   folder: string;
   notebook: string;
   created: number;

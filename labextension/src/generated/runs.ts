@@ -242,7 +242,8 @@ export interface TensorBoardFolder extends Event {
 }
 
 /**
- * The rank has ended itself so that the cell starts again with whole batches.
+ * A rank, or the reference, has ended itself for the cell to start again with whole
+ * batches.
  *
  * Nothing of the cell has left the ranks, other than its output. `reason` says what the
  * cell does on shards of a batch, as a predicate.
@@ -250,6 +251,18 @@ export interface TensorBoardFolder extends Event {
 export interface Restart extends Event {
   kind: 'restart';
   reason: string;
+}
+
+/**
+ * The reference has ended: the first `steps` optimizer steps of the ranks are one
+ * device's.
+ *
+ * `is_whole` is whether these are all steps of the cell.
+ */
+export interface Verified extends Event {
+  kind: 'verified';
+  steps: number;
+  is_whole: boolean;
 }
 
 /**
@@ -417,6 +430,8 @@ export interface LaunchOptions {
   engine: string;
   /** whether ranks may ask for a new start with whole batches. */
   may_restart: boolean;
+  /** seconds for which a reference compares the ranks with one device; 0 for none. */
+  verify: number;
   /**
    * when the first run began that this one replaces, as it failed or was to start again,
    * in seconds since the epoch; None if there is none.

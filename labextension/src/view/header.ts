@@ -17,6 +17,7 @@ function create({ source, trans, read }: ISectionContext): ISectionView {
     }
   });
   const batch = make('span', 'batch');
+  const verified = make('span', 'verified');
   const folder = button('folder', '', () => void openOrCopy());
 
   let timer = 0;
@@ -42,6 +43,8 @@ function create({ source, trans, read }: ISectionContext): ISectionView {
     setText(elapsed, status.elapsed);
     setText(remaining, status.remaining);
     setText(batch, about.batch);
+    setText(verified, about.verified);
+    verified.hidden = !about.verified;
     if (!folder.textContent || folder.title !== about.folder) {
       setText(folder, trans.__('Run folder'));
       folder.title = about.folder;
@@ -60,7 +63,7 @@ function create({ source, trans, read }: ISectionContext): ISectionView {
     'header',
     {},
     make('div', 'header-line', {}, dot, state, title, elapsed, remaining, stop),
-    make('div', 'header-line', { 'data-small': '' }, batch, folder)
+    make('div', 'header-line', { 'data-small': '' }, batch, verified, folder)
   );
   const dispose = () => clearTimeout(timer);
   return { node, update, dispose };

@@ -15,8 +15,8 @@ from nbmgpu.runs.reference import step_file
 from .sketches import relative_errors
 from .step_file import END, StepReader
 
-TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-4, 5e-2
-"""Relative difference of a gradient that may be due to rounding, in float32 and below."""
+FLOAT32, TF32, HALF = 1e-4, 1e-2, 5e-2
+"""Relative differences of a gradient that may be due to rounding, by what it is computed in."""
 
 GROWTH = 100.0
 """A step multiplies differences by less than this, if they are due to rounding."""
@@ -46,13 +46,13 @@ class StepComparison:
 
     Attributes:
         steps: number of steps that were compared, and are equal.
-        low_precision: whether gradients are computed in less than float32.
+        tolerance: relative difference of a gradient that may be due to rounding.
     """
 
-    def __init__(self, run_folder: Path, world_size: int, low_precision: bool = False) -> None:
+    def __init__(self, run_folder: Path, world_size: int) -> None:
         """Compare with the ``world_size`` ranks of the run in ``run_folder``."""
         self.steps = 0
-        self.low_precision = low_precision
+        self.tolerance = FLOAT32
         self._readers = [StepReader(step_file(run_folder, rank)) for rank in range(world_size)]
         self._largest = 0.0
 
@@ -76,8 +76,7 @@ class StepComparison:
                 there += sketches
         errors = relative_errors(here, there)
         error = float(errors.max()) if len(errors) else 0.0
-        tolerance = LOW_PRECISION_TOLERANCE if self.low_precision else TOLERANCE
-        if error > max(tolerance, GROWTH * self._largest):
+        if error > max(self.tolerance, GROWTH * self._largest):
             return Difference(step, int(errors.argmax()), error)
         self._largest = max(self._largest, error)
         self.steps = step

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmgpu.environment.accelerator import is_accelerator
+from nbmgpu.devices.probe import probe
+from nbmgpu.environment.accelerator import CUDA, is_accelerator
 from nbmgpu.rank.restart import WITHIN
 from nbmgpu.runs.reference import is_verified_now, step_file
 from nbmgpu.serialization import is_complete
@@ -34,20 +35,20 @@ POLL = 0.01
 """Seconds between two looks whether the ranks have taken a step."""
 
 
-def alone(record: RunRecord) -> RunRecord:
-    """Return the record of a run of the same cell on the device of rank 0."""
+def alone(record: RunRecord, device: str) -> RunRecord:
+    """Return the record of a run of the same cell on ``device``."""
     options = record.options
     values = options.values | dataclasses.asdict(ModelParallelOptions())
     values |= {"strategy": "ddp", "fsdp_units": (), "cpu_offload": False, "compile": False}
     alone = dataclasses.replace(options, strategy="ddp", values=values)
-    return dataclasses.replace(record, devices=record.devices[:1], nodes=1, options=alone)
+    return dataclasses.replace(record, devices=[device], nodes=1, options=alone)
 
 
-def wait_for_memory(run: Run) -> None:
-    """Wait until the ranks have taken a step, if memory may be short: they come first.
+def free_device(run: Run) -> str:
+    """Return the device to use; first wait until ranks have taken a step if memory may be short.
 
     Raises:
-        MemoryError: too little is left then, or they take none.
+        MemoryError: too little is left then, or they take no step.
     """
     record, deadline = run.record, time.monotonic() + WITHIN
     while not is_complete(record.storage.bundle):  # its size is not known before
@@ -55,12 +56,24 @@ def wait_for_memory(run: Run) -> None:
     size = Path(record.storage.bundle).stat().st_size
     is_on_cpu = not is_accelerator(record.devices[0])
     if is_on_cpu and available_memory() > LEAST_MEMORY + PLENTY * size * (record.world_size + 1):
-        return
+        return "cpu"
     steps = step_file(run.folder, 0)
     while not (steps.exists() and steps.stat().st_size):
         _pause(run, deadline)
-    if available_memory() < LEAST_MEMORY + PLENTY * size:
-        raise MemoryError(f"{LEAST_MEMORY + PLENTY * size} bytes are not available")
+    device, free = ("cpu", available_memory()) if is_on_cpu else _freest(record)
+    if free is not None and free < LEAST_MEMORY + PLENTY * size:
+        raise MemoryError(f"{LEAST_MEMORY + PLENTY * size} bytes are not available on {device}")
+    return device
+
+
+def _freest(record: RunRecord) -> tuple[str, int | None]:
+    """Return the GPU with the most free memory, as one without a rank, and how much that is."""
+    gpus = [gpu for gpu in probe().gpus if gpu.memory_free and not gpu.mig]
+    own = record.devices[0]
+    if not gpus or not own.startswith(CUDA):  # nobody says how much memory is free
+        return own, None
+    gpu = max(gpus, key=lambda gpu: gpu.memory_free)
+    return f"{CUDA}:{gpu.index}", gpu.memory_free
 
 
 def _pause(run: Run, deadline: float) -> None:

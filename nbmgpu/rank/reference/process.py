@@ -8,6 +8,8 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch.distributed as dist
@@ -23,6 +25,7 @@ from nbmgpu.rank.metrics.heartbeat import HeartbeatThread
 from nbmgpu.rank.rank_environment import RankEnvironment
 from nbmgpu.rank.reporting import notices, stdio
 from nbmgpu.rank.reporting.recorder import Recorder
+from nbmgpu.rank.reporting.shard_topics import OTHER_NUMBERS
 from nbmgpu.rank.restart import WITHIN, obstacle
 from nbmgpu.rank.shell import make_shell
 from nbmgpu.rank.startup import (
@@ -38,29 +41,33 @@ from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Notice, Restart, Verified
 from nbmgpu.runs.folder import REFERENCE_FOLDER
 from nbmgpu.runs.number_topics import OTHER_GRADIENTS, OTHER_STEPS
+from nbmgpu.runs.run import Run
 from nbmgpu.runs.undo_log import UndoLog
 from nbmgpu.system.parent_death import die_with_parent
 from nbmgpu.trackers import registry as trackers
 
-from .comparison import Difference, StepComparison
-from .one_device import alone, limit_memory, wait_for_memory
+from .comparison import HALF, TF32, Difference, StepComparison
+from .one_device import alone, free_device, limit_memory
 from .sketches import sketches_of
+from .step_file import MOST_STEPS
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from nbmgpu.rank.session import TrainingSession
     from nbmgpu.runs.record import RunRecord
-    from nbmgpu.runs.run import Run
 
 NUMBER = 1
 """Number of the rank that it would be: not 0, which writes the files of the cell."""
 
-NICENESS = 10
-"""Ranks come first where there are fewer cores than processes."""
+NICENESS = 15
+"""Of 19 at most; see setpriority(2) and sched(7)."""
 
 FEWEST_STEPS = 2
 """Steps that are compared also where each takes longer than the time for all."""
+
+ITEMSIZE = 4
+"""Bytes of a number in float32."""
 
 FOLDER_TIMEOUT = 2.0
 """Seconds within which rank 0 makes a folder that the reference has reached before it."""
@@ -71,7 +78,7 @@ def run_reference(run: Run, environment: RankEnvironment) -> NoReturn:
     try:
         if environment.parent is not None:
             die_with_parent(environment.parent, signal.SIGKILL)
-        os.nice(NICENESS)
+        _run_behind_others()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.environ.update(environment.variables())
         stdio.redirect(run.folder / "logs" / "reference.log")
@@ -84,6 +91,16 @@ def run_reference(run: Run, environment: RankEnvironment) -> NoReturn:
         os._exit(0)
 
 
+def _run_behind_others() -> None:
+    """Let ranks come first where there are fewer cores than processes.
+
+    Linux may schedule sessions as groups, among which the niceness of processes does not count.
+    """
+    os.nice(NICENESS)
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(NICENESS))
+
+
 class Reference:
     """Compares the steps of this process with those of the ranks of a run."""
 
@@ -93,16 +110,16 @@ class Reference:
         self._began = time.monotonic()
         self._process = os.getpid()
         self._undo_log = UndoLog(run.folder)
-        low_precision = run.record.options.values.get("precision") in ("bf16", "fp16")
-        self._comparison = StepComparison(run.folder, run.record.world_size, low_precision)
+        self._comparison = StepComparison(run.folder, run.record.world_size)
+        if run.record.options.values.get("precision") in ("bf16", "fp16"):
+            self._comparison.tolerance = HALF
         self._first_compared = 0.0
 
     def run(self) -> None:
         """Run the cell on one device, and compare each step and the end."""
-        wait_for_memory(self._run)
-        session = self._prepare(alone(self._run.record))
+        session = self._prepare(alone(self._run.record, free_device(self._run)))
         outcome = self._shell.run(self._run.cell)
-        if outcome.error is None and session.progress.backwards:
+        if outcome.error is None and (session.progress.backwards or self._comparison.steps):
             self._report(self._comparison.compare_end(self._is_late), session, None)
             self.end(is_whole=True)
 
@@ -114,6 +131,8 @@ class Reference:
         log, recorder = run.folder / "logs" / "reference.log", Recorder(events, 1)
         device = enter_device(record, 0)
         limit_memory(device)
+        if device != "cpu":  # convolutions round their factors, by default
+            self._comparison.tolerance = max(self._comparison.tolerance, TF32)
         registry = OptimizerRegistry()
         registry.install()
         files = FilePatch(NUMBER, run.folder)
@@ -164,7 +183,8 @@ class Reference:
     def _noting_precision(self, enter: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(enter)
         def noting(context: Any) -> Any:
-            self._comparison.low_precision |= bool(context._enabled)
+            if context._enabled:
+                self._comparison.tolerance = HALF
             return enter(context)
 
         return noting
@@ -172,10 +192,14 @@ class Reference:
     def _compare(self, session: TrainingSession, optimizer: Optimizer) -> None:
         """Compare the gradients of ``optimizer``, which steps by them."""
         rows, comparison = sketches_of(optimizer, session.strategy), self._comparison
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        if any(parameter.dtype.itemsize < ITEMSIZE for parameter in parameters):
+            comparison.tolerance = HALF
         self._report(comparison.compare(rows, self._is_late), session, optimizer)
         self._first_compared = self._first_compared or time.monotonic()
         is_long = time.monotonic() - self._first_compared > self._run.record.options.verify
-        if (is_long and comparison.steps >= FEWEST_STEPS) or self._is_late():
+        is_enough = (is_long and comparison.steps >= FEWEST_STEPS) or comparison.steps == MOST_STEPS
+        if is_enough or self._is_late():
             self.end()
 
     def _is_late(self) -> bool:
@@ -196,12 +220,18 @@ class Reference:
         why_not = obstacle(self._undo_log, time.monotonic() - self._began)
         if not self._run.record.options.may_restart:
             why_not = "runs in the background, or with --compile"
-        if why_not:
+        if why_not and not self._is_explained():
             text = notices.OTHER_GRADIENTS.format(reason=reason, obstacle=why_not)
             self._events().emit(Notice, topic="other-gradients", text=text)
-        else:
+        elif not why_not:
             self._events().emit(Restart, reason=reason)
         self._exit()
+
+    def _is_explained(self) -> bool:
+        """Return whether a rank has said what differs, and why the cell does not start again."""
+        run = Run(self._run.folder)
+        run.refresh()
+        return not OTHER_NUMBERS.isdisjoint(run.view.notices)
 
 
 class _NoSaves(Saves):

@@ -43,14 +43,15 @@ def sketches_of(optimizer: Optimizer, strategy: Strategy) -> Tensor:
     rows = torch.zeros(len(parameters), COLUMNS, dtype=torch.float64)
     found = [(i, *strategy.gradient_part(parameter)) for i, parameter in enumerate(parameters)]
     present = [(i, _dense(part), start) for i, part, start in found if part is not None]
-    by_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
+    alike: dict[tuple[torch.device, torch.dtype], list[tuple[int, Tensor]]] = {}
     with torch.no_grad():
         for index, part, start in present:
             if part is not None:
-                by_device.setdefault(part.device, []).append((index, _row(part, start)))
-        for of_device in by_device.values():  # one copy, for which the host waits
-            indices, of_part = zip(*of_device, strict=True)
-            rows[list(indices), 1:] = torch.stack(of_part).cpu().double()
+                row = _row(part, start)
+                alike.setdefault((row.device, row.dtype), []).append((index, row))
+        for group in alike.values():  # one copy each, for which the host waits
+            indices, group_rows = zip(*group, strict=True)
+            rows[list(indices), 1:] = torch.stack(group_rows).cpu().double()
             rows[list(indices), 0] = 1.0
     rows[:, 1] **= 2
     return rows
@@ -65,10 +66,11 @@ def _dense(part: Tensor) -> Tensor | None:
 def _row(part: Tensor, start: int) -> Tensor:
     """Return norm and sums of ``part``, whose first element has index ``start`` in the whole."""
     flat = part.detach().reshape(-1)
+    dtype = torch.promote_types(flat.dtype, torch.float32)
     whole = flat.numel() // SUMS * SUMS
-    sums = flat[:whole].view(-1, SUMS).sum(0, dtype=torch.float32)
+    sums = flat[:whole].view(-1, SUMS).sum(0, dtype=dtype)
     sums[: flat.numel() - whole] += flat[whole:]
-    norm = torch.linalg.vector_norm(flat, dtype=torch.float32)
+    norm = torch.linalg.vector_norm(flat, dtype=dtype)
     return torch.cat([norm.reshape(1), sums.roll(start % SUMS)])
 
 

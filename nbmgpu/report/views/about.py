@@ -11,7 +11,10 @@ from .base import PanelView, RunMoment
 
 @dataclass(frozen=True)
 class About:
-    """The options of the run; ``created`` is in seconds since the epoch."""
+    """The options of the run; ``created`` is in seconds since the epoch.
+
+    ``verified`` says how many steps were compared with one device; empty if none.
+    """
 
     id: str
     headline: str
@@ -19,6 +22,7 @@ class About:
     world_size: int
     devices: str
     batch: str
+    verified: str
     folder: str
     notebook: str
     created: float
@@ -37,6 +41,7 @@ class AboutView(PanelView):
             world_size=record.world_size,
             devices=text_format.device_names(record.devices),
             batch=text_format.batch_line(record),
+            verified=text_format.verified(run.view),
             folder=str(run.folder),
             notebook=text_format.plain(record.kernel.notebook),
             created=record.created,

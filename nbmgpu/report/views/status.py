@@ -41,10 +41,17 @@ def run_status(run: Run, state: RunState, stopping: Stopping, now: float, epochs
     end = run.view.last_time if over else now
     return RunStatus(
         state=state,
-        label="stopping" if stopping else text_format.state_word(state),
+        label="stopping" if stopping else _label(run, state),
         tone=text_format.TONES[state],
         elapsed=text_format.clock(max(end - run.record.created, 0.0), tenths=over),
         remaining="" if over or stopping else remaining(run.view, now, epochs),
         over=over,
         stopping=stopping,
     )
+
+
+def _label(run: Run, state: RunState) -> str:
+    """Return what the run does: ranks may have finished before what compares them."""
+    has_finished = all(rank.state == "finished" for rank in run.view.ranks)
+    is_verifying = state == "running" and run.record.options.verify > 0 and has_finished
+    return "verifying" if is_verifying else text_format.state_word(state)

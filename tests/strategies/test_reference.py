@@ -1,0 +1,259 @@
+"""A reference runs the cell on one device beside the ranks, and compares their gradients."""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from idioms.comparison import compare, compare_whole_batches, run_both
+from idioms.decisions import before_backward
+from idioms.idiom import TRAIN, Idiom, idiom
+from idioms.notebook import notebook, on_ranks
+from idioms.unrecognized import UNRECOGNIZED
+from matrix_selection import sampled
+
+import nbmgpu
+from nbmgpu.runs.run import Run
+
+EXERCISED = "nbmgpu/rank/reference", "tests/idioms"
+
+HIDDEN = before_backward("loss = loss + model(x)[0].mean()")
+"""A cell whose difference no rule finds."""
+
+
+def steps_compared(run: Run) -> tuple[int, bool] | None:
+    """Return how many steps the reference has compared, and whether these are all."""
+    verified = run.view.reports.verified
+    return None if verified is None else (verified.steps, verified.is_whole)
+
+
+@pytest.mark.parametrize("cell", sampled(((c,) for c in UNRECOGNIZED), 3, *EXERCISED))
+def test_other_gradients_start_the_cell_again(cell: Idiom) -> None:
+    result = compare_whole_batches(cell, exact="auto")
+    result.assert_equal()
+    assert "than one device" in result.run.view.notices["restarted"].text
+    never = compare_whole_batches(cell, exact="never")
+    assert never.wrong, "the numbers do not differ on shards, so this shows nothing"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks"), [("zero1", 2), ("zero2", 2), ("fsdp", 2), ("fsdp", 3), ("hsdp", 4)]
+)
+def test_parts_of_gradients_are_compared(strategy: str, ranks: int) -> None:
+    result = compare(idiom("plain", TRAIN), ranks, strategy=strategy, exact="auto")
+    result.assert_equal()
+    assert steps_compared(result.run) == (12, True)
+    hidden = compare_whole_batches(idiom("hidden", HIDDEN), ranks, strategy=strategy, exact="auto")
+    hidden.assert_equal()
+    assert "than one device" in hidden.run.view.notices["restarted"].text
+
+
+EQUAL = {
+    "Adam": ("opt = torch.optim.Adam(model.parameters())", TRAIN),
+    "two optimizers": (
+        "opt = torch.optim.SGD(model.body.parameters(), lr=0.1)\n"
+        "other = torch.optim.Adam(model.head.parameters())",
+        TRAIN.replace("opt.step()", "opt.step(); other.step(); other.zero_grad()"),
+    ),
+    "a closure": (
+        "",
+        """
+for x, y in loader:
+    def closure():
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+    losses.append(opt.step(closure).item())
+""",
+    ),
+    "frozen and unused parameters": (
+        "model.body.weight.requires_grad_(False)\nmodel.unused = nn.Linear(2, 2)\n"
+        "opt = torch.optim.SGD(model.parameters(), lr=0.1)",
+        TRAIN,
+    ),
+    "sparse gradients": (
+        "table = nn.Embedding(4, 4, sparse=True)\n"
+        "model = nn.Sequential(table, nn.Linear(4, 4))\n"
+        "opt = torch.optim.SGD(model.parameters(), lr=0.1)",
+        TRAIN.replace("model(x)", "model(y)"),
+    ),
+    "bf16 autocast": (
+        "",
+        TRAIN.replace(
+            "loss = F",
+            "with torch.autocast('cpu', torch.bfloat16): out = model(x)\n        loss = F",
+        ).replace("F.cross_entropy(model(x), y)", "F.cross_entropy(out.float(), y)"),
+    ),
+    "a bf16 model": (
+        "model.to(torch.bfloat16)",
+        TRAIN.replace("F.cross_entropy(model(x), y)", "F.cross_entropy(model(x.bfloat16()), y)"),
+    ),
+    "a gradient of zeros": ("", TRAIN.replace("model(x)", "model(x) - model(x) + model(x)")),
+    "an attention's bias, whose gradient is rounding": (
+        "model = nn.Sequential(nn.Unflatten(1, (2, 4)), nn.TransformerEncoderLayer(4, 2, 8, 0.0, "
+        "batch_first=True), nn.Flatten(), nn.Linear(8, 4))\n"
+        "opt = torch.optim.Adam(model.parameters(), lr=1e-3)",
+        TRAIN,
+    ),
+    "losses that become infinite": (
+        "",
+        TRAIN.replace("F.cross_entropy(model(x), y)", "(model(x) * 1e25).pow(4).mean()"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_rounding_is_no_difference(name: str) -> None:
+    setup, cell = EQUAL[name]
+    run = run_both(cell, setup, exact="auto").run
+    assert "restarted" not in run.view.notices
+    steps = {"two optimizers": 24, "a closure": 6}.get(name, 12)
+    assert steps_compared(run) == (steps, True)
+
+
+def run_cell(cell: str, tmp_path: Path | None = None, **options: object) -> Run:
+    """Run a cell in a new notebook, in ``tmp_path``."""
+    before = os.getcwd()
+    os.chdir(tmp_path or before)
+    try:
+        return nbmgpu.run(
+            textwrap.dedent(cell), notebook(), **on_ranks(2, {"exact": "auto", **options})
+        )
+    finally:
+        os.chdir(before)
+
+
+def test_what_the_cell_writes_is_written_once(tmp_path: Path) -> None:
+    cell = """
+    import os
+    os.makedirs("made/here", exist_ok=True)
+    log = open("made/log.txt", "a")
+    for x, y in loader:
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        opt.step()
+        print(loss.item() > 0, file=log)
+    log.close()
+    lines = open("made/log.txt").read().splitlines()
+    """
+    run = run_cell(cell, tmp_path)
+    assert (tmp_path / "made/log.txt").read_text() == "True\n" * 6
+    assert steps_compared(run) == (6, True)
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [
+        "torch.save(model.state_dict(), 'made.pt')",
+        "!echo made >> made.pt",
+        "import subprocess; subprocess.run('echo made >> made.pt', shell=True)",
+    ],
+)
+def test_the_reference_ends_before_it_does_what_others_see(effect: str, tmp_path: Path) -> None:
+    run = run_cell(TRAIN.replace("for epoch in range(2):", f"{effect}\nfor epoch in range(1):"),
+                   tmp_path)  # fmt: skip
+    assert run.state == "finished"
+    assert steps_compared(run) == (0, False)
+    if "echo" in effect:
+        writers = 2 if "subprocess" in effect else 1  # a rank starts its own processes
+        assert (tmp_path / "made.pt").read_text() == "made\n" * writers
+
+
+def test_a_cell_that_cannot_start_again_says_how_its_gradients_differ() -> None:
+    cell = "import sqlite3\n" + HIDDEN.replace(
+        "        opt.step()\n", "        opt.step()\n        sqlite3.connect(':memory:').close()\n"
+    )
+    run = run_cell(cell)
+    text = run.view.notices["other-gradients"].text
+    assert "trains with other gradients than one device" in text
+    assert "sqlite3.connect" in text
+    assert "--exact always" in text
+
+
+def test_in_the_background_a_notice_says_it() -> None:
+    run = run_cell(HIDDEN, background=True)
+    nbmgpu.attach(run.id)
+    run.refresh()
+    assert "--exact always" in run.view.notices["other-gradients"].text
+
+
+def test_without_verification_there_is_no_process() -> None:
+    run = run_cell(TRAIN, verify=0)
+    assert steps_compared(run) is None
+    assert not (run.folder / "reference").exists()
+
+
+def test_the_time_for_it_is_limited() -> None:
+    slow = TRAIN.replace("opt.step()", "opt.step(); import time; time.sleep(0.3)")
+    run = run_cell(slow, verify=0.5)
+    steps, is_whole = steps_compared(run) or (0, True)
+    assert 2 <= steps < 12
+    assert not is_whole
+
+
+def test_the_number_of_steps_is_limited() -> None:
+    run = run_cell(TRAIN.replace("range(2)", "range(50)"), verify=30)
+    assert steps_compared(run) == (256, False)
+    assert run.duration < 20
+
+
+SLOW_ALONE = TRAIN.replace(
+    "opt.step()",
+    "opt.step(); import os, time; time.sleep(60 if os.environ['WORLD_SIZE'] == '1' else 0)",
+)
+"""A cell that takes long on one device: ranks have to wait for the comparison."""
+
+
+def reference_of(run: Run) -> psutil.Process:
+    """Return the process of the reference: the launcher's child that is no rank."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        run.refresh()
+        ranks = {view.process.pid for view in run.view.ranks if view.process is not None}
+        if run.view.launcher is not None and len(ranks) == 2:
+            children = psutil.Process(run.view.launcher.pid).children()
+            others = [child for child in children if child.pid not in ranks]
+            if others and all(view.exited is not None for view in run.view.ranks):
+                return others[0]
+        time.sleep(0.02)
+    raise AssertionError("there is no reference")
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "suspended"])
+def test_a_run_does_not_depend_on_its_reference(how: str) -> None:
+    run = run_cell(SLOW_ALONE, background=True, timeout=20)
+    process = reference_of(run)
+    if how == "killed":
+        process.send_signal(signal.SIGKILL)
+    elif how == "suspended":
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.2)
+        run.stop()
+    else:
+        run.stop()
+    nbmgpu.attach(run.id)
+    run.refresh()
+    assert run.view.ending == "finished"
+    assert not process.is_running()
+
+
+def test_the_kernel_is_told_what_was_compared() -> None:
+    from nbmgpu.report.summary import summary_text
+
+    run = run_cell(TRAIN)
+    assert "all 12 optimizer steps compared: the gradients are one device's" in summary_text(run)
+
+
+def test_a_step_that_one_device_does_not_take() -> None:
+    torch.manual_seed(0)
+    cell = TRAIN.replace("opt.step()", "opt.step() if len(list(y)) > 2 else None")
+    result = compare_whole_batches(idiom("by the size", cell), exact="auto")
+    result.assert_equal()
