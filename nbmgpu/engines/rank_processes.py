@@ -29,7 +29,7 @@ class RankProcesses(ABC):
         return ""
 
     def is_verified(self) -> bool:
-        """Return whether a process beside the ranks still compares what they have done."""
+        """Return whether to wait for a process that compares what the ranks have done."""
         return False
 
     def end_verification(self) -> None:  # noqa: B027 - most engines have no such process

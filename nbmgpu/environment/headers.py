@@ -43,6 +43,7 @@ class ResultHeader:
         tracked: how the cell has left the notebook's runs of trackers, by library.
         held: memo indices of the notebook's objects that stay in the ranks.
         held_bytes: bytes of models and optimizer states in this rank, if it stays.
+        batch_names: names that hold this rank's part of the last batch.
     """
 
     random: RandomState
@@ -51,3 +52,4 @@ class ResultHeader:
     tracked: dict[str, Any]
     held: list[int] = field(default_factory=list)
     held_bytes: int = 0
+    batch_names: list[str] = field(default_factory=list)

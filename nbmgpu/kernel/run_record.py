@@ -68,6 +68,7 @@ def record_of_replacement(
     launch = dataclasses.replace(
         failed.options,
         repeated=failed.options.repeated or failed.created,
+        verify=options.verified_seconds,
         values=dataclasses.asdict(options),
     )
     return dataclasses.replace(

@@ -12,6 +12,7 @@ from nbmgpu.errors import ResultsError, format_message
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.runs.run import Run
 from nbmgpu.serialization import (
+    BATCH_PART,
     STAYS,
     VALUE,
     Bundle,
@@ -23,6 +24,7 @@ from nbmgpu.serialization import (
 from nbmgpu.trackers import registry as trackers
 
 from . import unread_memory
+from .joined_batch import join_names
 from .rank_agreement import differing_names
 
 DIFFERENT_BATCHES = (
@@ -115,7 +117,9 @@ class WriteBack:
         """
         restored = self._restore()
         rank_0 = RankZeroResult() if restored is None else self._bind(restored)
-        self._read_others(rank_0.names)
+        of_batch = [] if restored is None else restored.header.batch_names
+        joined = self._join_batches(of_batch, self._read_others())
+        self._compare_ranks(rank_0.names, {name: name in joined for name in of_batch})
         for name, error in trackers.write_back(rank_0.tracked):
             what = f"The run of {name} is not as the cell has left it"
             self.notice(f"tracker:{name}", f"{what}: {error!r}.")
@@ -179,13 +183,42 @@ class WriteBack:
             if name not in values:
                 self.notice(f"missing:{name}", f"--pull {name}: the cell did not bind `{name}`.")
 
-    def _read_others(self, on_rank_0: dict[str, Any]) -> None:
-        """Read the small values of the other ranks, and report names that only rank 0 has."""
+    def _read_others(self) -> dict[int, dict[str, Any] | None]:
+        """Read the small values of the other ranks.
+
+        Returns:
+            Their parts of the last batch, by index along ``dp``; see ``join_names``.
+        """
+        parts: dict[int, dict[str, Any] | None] = {}
         for rank, path in enumerate(self.run.record.storage.results[1:], start=1):
             try:
-                self.run.results[rank] = read_copies(path, self.namespace)
+                values = read_copies(path, self.namespace)
             except Exception:  # none, or a constructor that needs what only ranks have
+                parts[-rank] = None
                 continue
+            index, part = values.pop(BATCH_PART, (-rank, None))
+            parts.setdefault(index, part)
+            self.run.results[rank] = values
+        parts.pop(0, None)  # ranks with the same samples as rank 0
+        return parts
+
+    def _join_batches(
+        self, names: list[str], parts: dict[int, dict[str, Any] | None]
+    ) -> dict[str, Any]:
+        """Bind ``names``, of which rank 0 has a part of the last batch, to the whole; return it."""
+        if self.run.state != "finished" or self.run.view.trained_on_different_batches:
+            return {}
+        joined = join_names(names, self.run.results.get(0, {}), parts)
+        self.namespace.update({n: value for n, value in joined.items() if self._is_wanted(n)})
+        return joined
+
+    def _compare_ranks(self, on_rank_0: dict[str, Any], is_joined: dict[str, bool]) -> None:
+        """Report what differs between ranks.
+
+        Args:
+            on_rank_0: see ``RankZeroResult.names``.
+            is_joined: whether the parts of the last batch were joined, by the names that hold them.
+        """
         if self.run.state != "finished":
             return  # ranks that stopped somewhere differ for that reason
         manual = self.options.strategy == "none"  # ranks may differ on purpose
@@ -210,7 +243,9 @@ class WriteBack:
         others = [values for rank, values in self.run.results.items() if rank]
         own |= self._own_objects(others, on_rank_0)
         different = differing_names({n: v for n, v in own.items() if n != VALUE}, others)
-        if (named := [n for n in different if n not in self.loop_targets]) and not manual:
+        named = [n for n in different if n not in {*self.loop_targets, *is_joined}]
+        named += [name for name, whole in is_joined.items() if not whole]
+        if named and not manual:
             listed = ", ".join(f"`{name}`" for name in named)
             self.notice(
                 "rank-0-values",

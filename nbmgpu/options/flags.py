@@ -241,7 +241,7 @@ FLAGS = (
         "compare gradients with one device beside the ranks, for this long (default: 3; 0: not)",
         metavar="SECONDS",
         validate=verify_options.validate_verify,
-        completions=lambda: ("0", "60"),
+        completions=lambda: ("0", "30"),
     ),
     Flag("--checkpointing", "checkpointing", "recompute activations in the backward pass"),
     Flag("--sync-batchnorm", "sync_batchnorm", "compute batch statistics over the global batch"),

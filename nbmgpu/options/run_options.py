@@ -159,8 +159,10 @@ class RunOptions(
     def verified_seconds(self) -> float:
         """Seconds for which a reference compares the ranks with one device; 0 for none."""
         is_here = self.engine == "local" and not self.fresh and self.resume is None
-        rounds = self.batch == "per-rank" or self.compress is not None
-        return self.verify if self._may_differ and is_here and not rounds else 0.0
+        differs = self.batch == "per-rank" or self.compress is not None or self.precision == "fp16"
+        knows_gradients = not self.strategy.startswith("deepspeed")
+        is_possible = self._may_differ and is_here and knows_gradients and not differs
+        return self.verify if is_possible else 0.0
 
     @property
     def _may_differ(self) -> bool:

@@ -54,7 +54,10 @@ class FileChange:
 
 
 def watch_effects(
-    run_folder: Path, on_change: Callable[[FileChange], None], on_effect: Callable[[str], None]
+    run_folder: Path,
+    on_change: Callable[[FileChange], None],
+    on_effect: Callable[[str], None],
+    also: frozenset[str] = frozenset(),
 ) -> None:
     """Call ``on_change`` and ``on_effect`` before what this process does, from now on.
 
@@ -64,7 +67,9 @@ def watch_effects(
         run_folder: whose files are not the cell's.
         on_change: gets each change of a file or folder.
         on_effect: gets what the cell does otherwise, as a predicate.
+        also: audit events that count as effects, besides ``EFFECTS``.
     """
+    effects = EFFECTS | also
     folders = run_folder, Path.home() / ".cache", "/dev", "/proc", sys.prefix
     temporary = os.path.join(os.path.realpath(tempfile.gettempdir()), "")
     private = (
@@ -91,9 +96,9 @@ def watch_effects(
                 if is_of_cell(path):
                     what = f"has called {event}({path!r})"
                     on_change(FileChange(event, os.fsdecode(path), is_relative, what))
-        elif event in EFFECTS:
+        elif event in effects:
             # Workers of a loader hand over tensors through sockets that are files.
-            what = args[1] if event == "socket.connect" else args[0]
+            what = args[1] if event.startswith("socket.") else args[0]
             if is_of_cell(what):
                 on_effect(f"has called {event}({what!r})")
 

@@ -48,10 +48,7 @@ def run_rank(run: Run, environment: RankEnvironment) -> NoReturn:
     Teardown sometimes aborts in threads of the process group (measured: 2 of 24).
     """
     rank = environment.rank
-    os.environ.update(environment.variables())
-    if environment.interface:
-        for library in ("GLOO", "NCCL"):  # also where the notebook has another one for a cluster
-            os.environ[f"{library}_SOCKET_IFNAME"] = environment.interface
+    environment.apply()
     if environment.shared_memory is not None:
         all_reduce.shared = all_reduce.SharedMemoryAllReduce(environment.shared_memory, rank)
     code = 1

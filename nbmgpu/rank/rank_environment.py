@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -66,6 +67,13 @@ class RankEnvironment:
             interface,
             parent,
         )
+
+    def apply(self) -> None:
+        """Set the environment variables of this process."""
+        os.environ.update(self.variables())
+        if self.interface:
+            for library in ("GLOO", "NCCL"):  # also where the notebook has another one
+                os.environ[f"{library}_SOCKET_IFNAME"] = self.interface
 
     def variables(self) -> dict[str, str]:
         """Return the variables that torchrun would set, for cells that read them."""

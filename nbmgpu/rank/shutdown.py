@@ -13,10 +13,10 @@ from nbmgpu.environment import random_state
 from nbmgpu.environment.headers import ResultHeader
 from nbmgpu.errors import StrategyError
 from nbmgpu.patches import explain_missing
+from nbmgpu.runs import reference
 from nbmgpu.runs.events import Status
 from nbmgpu.runs.folder import COLLECTING_FILE, post_mortem_path, write_atomically
-from nbmgpu.runs.reference import is_verified_now
-from nbmgpu.serialization import NOTHING_STAYS, is_complete, save_result, write_copies
+from nbmgpu.serialization import BATCH_PART, NOTHING_STAYS, is_complete, save_result, write_copies
 
 from . import held_rank
 from .device import device_error
@@ -64,6 +64,8 @@ def finish(rank: PreparedRank, outcome: Outcome) -> Finished:
         broadcast.mark_finished()  # first: ranks may be waiting for this one
         if rank.step_writer is not None:
             rank.step_writer.close()
+    else:
+        reference.end(rank.run.folder)
     if rank.profiler is not None:
         rank.profiler.close()
     end = held_rank.common_end(rank, outcome)
@@ -169,11 +171,13 @@ def _save_result(
         kept = outcome.kept - set(() if staying else received.held_names)
         known = {*received.names}
         variables = {n: v for n, v in variables.items() if n in known or n not in kept}
+    last_batches = rank.session.loaders.context.steps.last_batches
     if number:
+        part = rank.session.rank_info.dp_rank, last_batches.part_of(variables)
         small = {name: value for name, value in variables.items() if is_small(value)}
         if staying:
             value = {name: last for name, last in value.items() if is_small(last)}
-        write_copies(path, small | value, namespace)
+        write_copies(path, small | value | {BATCH_PART: part}, namespace)
         return
     failed = outcome.error is not None
     save_result(
@@ -182,7 +186,7 @@ def _save_result(
         ResultHeader(
             random_state.capture(), outcome.deleted, sorted(kept), tracked,
             [index for index, obj in received.objects.items() if id(obj) in staying.ids],
-            held_rank.held_bytes(rank.session) if staying else 0,
+            held_rank.held_bytes(rank.session) if staying else 0, last_batches.names_in(variables),
         ),
         received,
         namespace,
@@ -211,7 +215,7 @@ def _others_are_done(run: Run, timeout: float) -> bool:
         timeout: seconds to wait for them.
     """
     deadline, others = time.monotonic() + timeout, run.record.storage.results[1:]
-    while not (done := not is_verified_now(run.folder) and all(map(is_complete, others))):
+    while not (done := not reference.is_verified_now(run.folder) and all(map(is_complete, others))):
         if time.monotonic() > deadline:
             break
         time.sleep(0.002)

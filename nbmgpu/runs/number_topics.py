@@ -61,9 +61,9 @@ REASONS = DIFFERS | MAY_DIFFER | OTHER_VALUES
 """What a cell does that starts again because of a notice, by its topic."""
 
 OTHER_GRADIENTS = (
-    "trains with other gradients than one device: that of {name} in step {step} is {error:.1%} off"
+    "trains with other gradients than one device: that of {name} in step {step} is {error}"
 )
-OTHER_STEPS = "takes other optimizer steps than one device, from step {step} on"
+OTHER_PARAMETERS = "steps other parameters than one device, in step {step}"
 """What a cell does that starts again because a reference has found it; see ``--verify``."""
 
 SAME_WORK = "does all the work on every rank"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from .folder import REFERENCE_ENDED, REFERENCE_FOLDER
@@ -25,11 +27,18 @@ def is_verified_now(run_folder: Path) -> bool:
 
 
 def begin(run_folder: Path) -> None:
-    """Let ranks record their gradients."""
-    (run_folder / REFERENCE_FOLDER).mkdir()
+    """Let ranks record their gradients, unless the disk is full."""
+    with suppress(OSError):
+        (run_folder / REFERENCE_FOLDER).mkdir()
 
 
 def end(run_folder: Path) -> None:
     """Let ranks record no more."""
-    if has_reference(run_folder):
-        (run_folder / REFERENCE_FOLDER / REFERENCE_ENDED).touch()
+    with suppress(OSError):  # the disk is full, or the folder was removed
+        if has_reference(run_folder):
+            (run_folder / REFERENCE_FOLDER / REFERENCE_ENDED).touch()
+
+
+def remove(run_folder: Path) -> None:
+    """Remove what ranks have recorded, once all processes of the run have ended."""
+    shutil.rmtree(run_folder / REFERENCE_FOLDER, ignore_errors=True)

@@ -9,6 +9,11 @@ from __future__ import annotations
 from multiprocessing.process import current_process
 
 
+def socket_folder() -> str:
+    """Return the folder that this process uses; empty if it is Python's default."""
+    return str(current_process()._config.get("tempdir", ""))  # type: ignore[attr-defined]
+
+
 def use_socket_folder(folder: str) -> None:
     """Make this process, and all that ``multiprocessing`` starts below it, put sockets there.
 

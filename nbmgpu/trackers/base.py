@@ -64,6 +64,7 @@ class RankLogging:
         leaving: by the name of the tracker, returns how the cell has left the notebook's run.
         writes_tensorboard: called with each folder into which the rank writes event files.
         at_exit: called with the exit code of the cell, after its results have been saved.
+        is_muted: whether this process logs nothing, whatever the notebook does.
     """
 
     rank: int = 0
@@ -77,12 +78,13 @@ class RankLogging:
     writes_tensorboard: Callable[[str], None] = lambda folder: None
     leaving: dict[str, Callable[[], Any]] = field(default_factory=dict)
     at_exit: list[Callable[[int], None]] = field(default_factory=list)
+    is_muted: bool = False
     _waiting: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def muted(self) -> bool:
         """Whether no rank logs anything."""
-        return self.notebook is not None and self.notebook.muted
+        return self.is_muted or (self.notebook is not None and self.notebook.muted)
 
     @property
     def silent(self) -> bool:

@@ -17,7 +17,7 @@ for epoch in range(2):
 """
 """The usual training loop, for idioms that differ in the cells before it."""
 
-RANK_LOCAL = frozenset({"x", "y", "batch", "out", "xb", "yb", "pred", "i"})
+RANK_LOCAL = frozenset({"out", "pred"})
 """Names for what a step makes of its batch: on ranks, what rank 0 made of its shard."""
 
 

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 loader = DataLoader(torch.arange(8.0).reshape(8, 1), batch_size=2, num_workers=1)
 iterator = iter(loader)
 batch = next(iterator)
-group = dist.new_group([0, 1])
+group = dist.new_group([*range(dist.get_world_size())])  # the reference is alone
 dist.all_reduce(batch.clone(), group=group)
 print("address", os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
 print("ready")
@@ -42,7 +42,7 @@ class WaitingRun:
 
     Attributes:
         run: the run.
-        processes: the fork server, launcher, ranks and loader workers.
+        processes: the fork server, launcher, ranks, reference and loader workers.
     """
 
     run: Run

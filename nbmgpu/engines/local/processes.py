@@ -10,7 +10,6 @@ import sys
 import time
 from abc import abstractmethod
 from contextlib import suppress
-from typing import NoReturn
 
 from nbmgpu.engines.rank_processes import RankProcesses
 from nbmgpu.rank.command_line import rank_command
@@ -124,20 +123,24 @@ class ForkedRanks(LocalRanks):
             self._pids[rank] = pid
 
     def _start_reference(self, launcher: int) -> None:
-        def run() -> NoReturn:
+        def run() -> None:
             from nbmgpu.rank.reference.process import run_reference
 
-            run_reference(self.run, RankEnvironment(0, 1, 0, 1, parent=launcher))
+            interface = self._interface
+            run_reference(
+                self.run, RankEnvironment(0, 1, 0, 1, interface=interface, parent=launcher)
+            )
 
         self._reference.start(run)
 
     def is_verified(self) -> bool:
-        """Return whether there is a reference that compares what ranks do."""
-        return self._reference.is_needed()
+        """Return whether to wait for the reference, now that all ranks have ended."""
+        return self._reference.is_awaited()
 
     def end_verification(self) -> None:
-        """End the reference."""
+        """End the reference, and remove what ranks have recorded for it."""
         self._reference.kill()
+        reference.remove(self.run.folder)
 
     def alive(self) -> bool:
         """Return whether there is a rank that has not been waited for."""
@@ -145,6 +148,7 @@ class ForkedRanks(LocalRanks):
 
     def poll(self) -> list[tuple[int, int]]:
         """Wait for ranks that ended."""
+        self._reference.poll()
         ended = []
         for rank, pid in list(self._pids.items()):
             found, status = os.waitpid(pid, os.WNOHANG)
@@ -154,11 +158,15 @@ class ForkedRanks(LocalRanks):
         return ended
 
     def signal(self, sig: signal.Signals, others: bool = False) -> None:
-        """Signal ranks; a pid cannot be reused until it is waited for."""
-        self._reference.kill()
+        """Signal ranks; a pid cannot be reused until it is waited for.
+
+        Signals that end them end the reference.
+        """
         for rank, pid in self._pids.items():
             if rank or not others:
                 os.kill(pid, sig)
+        if sig in (signal.SIGINT, signal.SIGKILL):
+            self._reference.kill()
 
 
 class TorchrunRanks(LocalRanks):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn
 
 from nbmgpu.runs import reference
 from nbmgpu.runs.run import Run
+
+PATIENCE = 2.0
+"""Times ``--verify`` for which a run waits for its reference once all ranks have ended."""
 
 
 class ReferenceProcess:
@@ -19,35 +22,46 @@ class ReferenceProcess:
         """Prepare that of ``run``; nothing is started yet."""
         self._run = run
         self._pid: int | None = None
+        self._awaited_since: float | None = None
 
-    def start(self, target: Callable[[], NoReturn]) -> None:
+    def start(self, target: Callable[[], None]) -> None:
         """Fork the process, which calls ``target``."""
-        self._pid = os.fork()
-        if self._pid == 0:
-            os.setsid()  # as ranks do: SIGINT to the kernel's group is not for it
-            target()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.setsid()  # as ranks do: SIGINT to the kernel's group is not for it
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                target()
+            finally:
+                os._exit(1)
+        self._pid = pid
 
-    def is_alive(self) -> bool:
-        """Return whether it runs; ranks record nothing for one that has ended."""
+    def poll(self) -> bool:
+        """Return whether it runs, and still compares; ranks record for no other."""
         if self._pid is None:
             return False
-        found, _ = os.waitpid(self._pid, os.WNOHANG)
-        if found:
-            self._pid = None
-            reference.end(self._run.folder)
-            return False
-        return True
+        with suppress(ChildProcessError):
+            if os.waitpid(self._pid, os.WNOHANG)[0]:
+                self._pid = None
+                reference.end(self._run.folder)
+                return False
+        return reference.is_verified_now(self._run.folder)
 
-    def is_needed(self) -> bool:
-        """Return whether it runs, and still compares."""
-        return self.is_alive() and reference.is_verified_now(self._run.folder)
+    def is_awaited(self) -> bool:
+        """Return whether to wait for it, now that all ranks have ended."""
+        now = time.monotonic()
+        self._awaited_since = self._awaited_since or now
+        is_late = now - self._awaited_since > PATIENCE * self._run.record.options.verify
+        return self.poll() and not is_late
 
     def kill(self) -> None:
-        """End it; nothing of it is needed."""
-        if self.is_alive() and self._pid is not None:
+        """Kill it, and what it has started; nothing of it is needed."""
+        pid, self._pid = self._pid, None
+        if pid is None:
+            return
+        for kill in (os.killpg, os.kill):  # it may not have a group of its own yet
             with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-            self._pid = None
-            with suppress(OSError):  # the folder was removed
-                reference.end(self._run.folder)
+                kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)  # the launcher, which ends soon, does not wait for it
+        reference.end(self._run.folder)

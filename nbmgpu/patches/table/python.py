@@ -33,6 +33,10 @@ ENTRIES = (
     *patched(
         PYTHON, "tempfile", "_mkstemp_inner", "Names of temporary files are each rank's own."
     ),
+    *patched(
+        PYTHON, "tempfile", "tempdir",
+        "Beside the ranks, one device has temporary files in the folder of the run.",
+    ),
     *patched(PYTHON, "random.Random", "seed", SEEDS),
     *patched(PYTHON, "random", "seed", SEEDS),
     *private(

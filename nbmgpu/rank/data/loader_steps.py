@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nbmgpu.rank.reporting import notices
 
 from .batch_tensors import weak_tensors
+from .last_batch import LastBatches
 from .loader_events import LoaderEvent
 
 if TYPE_CHECKING:
@@ -25,7 +26,11 @@ T = TypeVar("T")
 
 
 class LoaderSteps:
-    """Begins the step of a batch when the batch is used, which may be after it was loaded."""
+    """Begins the step of a batch when the batch is used, which may be after it was loaded.
+
+    Attributes:
+        last_batches: the last one that each loader has loaded.
+    """
 
     def __init__(
         self,
@@ -43,6 +48,7 @@ class LoaderSteps:
         self.throughput = throughput
         self.recorder = recorder
         self.events = events
+        self.last_batches = LastBatches()
 
     def with_last(self, batches: Iterable[T]) -> Iterator[tuple[T, bool]]:
         """Yield each batch, and whether it is the last one, as far as accumulation needs it."""
@@ -67,6 +73,7 @@ class LoaderSteps:
             tokens: number of tokens in the shard.
             progress: fields of the loader's progress bar; no bar without any.
         """
+        self.last_batches.add(loader, batch, shard)
         begin = functools.partial(self._begin_batch, loader, shard, last, tokens, progress)
         self.events.dispatch(LoaderEvent(begin, True, loader, weak_tensors(batch), shard, last))
 

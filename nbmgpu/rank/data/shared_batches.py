@@ -106,7 +106,9 @@ class SharedBatches:
             steps.queue_batch(self, rows, shard, last=False)
             if shard.is_partial and not shard.is_padding:
                 losses.batch_dependence.add_batch(rows, shard.samples, shard.global_samples)
-            yield tuple(each.movedim(0, dim) for each in rows)
+            parts = tuple(each.movedim(0, dim) for each in rows)
+            steps.last_batches.add(self, parts, shard)
+            yield parts
             is_over = True
         finally:
             context.note_draws(draws)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +12,10 @@ import torch
 
 from nbmgpu.devices.probe import probe
 from nbmgpu.environment.accelerator import CUDA, is_accelerator
+from nbmgpu.patches import PatchStack
 from nbmgpu.rank.restart import WITHIN
 from nbmgpu.runs.reference import is_verified_now, step_file
+from nbmgpu.runs.undo_log import FOLDER as UNDO_FOLDER
 from nbmgpu.serialization import is_complete
 from nbmgpu.strategies.strategy_options import ModelParallelOptions
 from nbmgpu.system.limits import available_memory
@@ -35,13 +38,13 @@ POLL = 0.01
 """Seconds between two looks whether the ranks have taken a step."""
 
 
-def alone(record: RunRecord, device: str) -> RunRecord:
+def alone_on(device: str, record: RunRecord) -> RunRecord:
     """Return the record of a run of the same cell on ``device``."""
     options = record.options
     values = options.values | dataclasses.asdict(ModelParallelOptions())
     values |= {"strategy": "ddp", "fsdp_units": (), "cpu_offload": False, "compile": False}
-    alone = dataclasses.replace(options, strategy="ddp", values=values)
-    return dataclasses.replace(record, devices=[device], nodes=1, options=alone)
+    launch = dataclasses.replace(options, strategy="ddp", values=values)
+    return dataclasses.replace(record, devices=[device], nodes=1, options=launch)
 
 
 def free_device(run: Run) -> str:
@@ -60,6 +63,8 @@ def free_device(run: Run) -> str:
     steps = step_file(run.folder, 0)
     while not (steps.exists() and steps.stat().st_size):
         _pause(run, deadline)
+    if (run.folder / UNDO_FOLDER).exists():
+        raise MemoryError("ranks have written files that the cell may read")
     device, free = ("cpu", available_memory()) if is_on_cpu else _freest(record)
     if free is not None and free < LEAST_MEMORY + PLENTY * size:
         raise MemoryError(f"{LEAST_MEMORY + PLENTY * size} bytes are not available on {device}")
@@ -67,13 +72,11 @@ def free_device(run: Run) -> str:
 
 
 def _freest(record: RunRecord) -> tuple[str, int | None]:
-    """Return the GPU with the most free memory, as one without a rank, and how much that is."""
-    gpus = [gpu for gpu in probe().gpus if gpu.memory_free and not gpu.mig]
-    own = record.devices[0]
-    if not gpus or not own.startswith(CUDA):  # nobody says how much memory is free
-        return own, None
-    gpu = max(gpus, key=lambda gpu: gpu.memory_free)
-    return f"{CUDA}:{gpu.index}", gpu.memory_free
+    """Return the GPU of a rank with the most free memory, and how much that is, if known."""
+    free = {f"{CUDA}:{gpu.index}": gpu.memory_free for gpu in probe().gpus if not gpu.mig}
+    known = [device for device in record.devices if free.get(device)]
+    device = max(known, key=free.__getitem__, default=record.devices[0])
+    return device, free.get(device)
 
 
 def _pause(run: Run, deadline: float) -> None:
@@ -90,3 +93,10 @@ def limit_memory(device: str) -> None:
     if hasattr(module, "mem_get_info") and hasattr(module, "set_per_process_memory_fraction"):
         free, total = module.mem_get_info()
         module.set_per_process_memory_fraction(PART * free / total)
+
+
+def use_temporary_folder(folder: Path) -> None:
+    """Let temporary files of this process be in ``folder``: others may be those of the notebook."""
+    folder.mkdir()
+    os.environ["TMPDIR"] = str(folder)
+    PatchStack().replace("tempfile.tempdir", str(folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import signal
 import time
@@ -12,22 +13,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
 import torch.distributed as dist
 
 from nbmgpu.patches import PatchStack
 from nbmgpu.rank import current
 from nbmgpu.rank.data.shared_batches import SharedBatches
 from nbmgpu.rank.device import enter_device
-from nbmgpu.rank.effects import FileChange, watch_effects
-from nbmgpu.rank.files.saves import Saves
-from nbmgpu.rank.files.writes import FilePatch
 from nbmgpu.rank.metrics.heartbeat import HeartbeatThread
 from nbmgpu.rank.rank_environment import RankEnvironment
 from nbmgpu.rank.reporting import notices, stdio
 from nbmgpu.rank.reporting.recorder import Recorder
 from nbmgpu.rank.reporting.shard_topics import OTHER_NUMBERS
 from nbmgpu.rank.restart import WITHIN, obstacle
-from nbmgpu.rank.shell import make_shell
+from nbmgpu.rank.rng.seeding import SeedSource
+from nbmgpu.rank.shell import RankShell, make_shell
 from nbmgpu.rank.startup import (
     backends,
     follow_run,
@@ -40,14 +40,15 @@ from nbmgpu.runs import reference
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Notice, Restart, Verified
 from nbmgpu.runs.folder import REFERENCE_FOLDER
-from nbmgpu.runs.number_topics import OTHER_GRADIENTS, OTHER_STEPS
+from nbmgpu.runs.number_topics import OTHER_GRADIENTS, OTHER_PARAMETERS
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.undo_log import UndoLog
 from nbmgpu.system.parent_death import die_with_parent
 from nbmgpu.trackers import registry as trackers
 
 from .comparison import HALF, TF32, Difference, StepComparison
-from .one_device import alone, free_device, limit_memory
+from .isolation import Isolation
+from .one_device import alone_on, free_device, limit_memory, use_temporary_folder
 from .sketches import sketches_of
 from .step_file import MOST_STEPS
 
@@ -56,9 +57,6 @@ if TYPE_CHECKING:
 
     from nbmgpu.rank.session import TrainingSession
     from nbmgpu.runs.record import RunRecord
-
-NUMBER = 1
-"""Number of the rank that it would be: not 0, which writes the files of the cell."""
 
 NICENESS = 15
 """Of 19 at most; see setpriority(2) and sched(7)."""
@@ -69,116 +67,116 @@ FEWEST_STEPS = 2
 ITEMSIZE = 4
 """Bytes of a number in float32."""
 
-FOLDER_TIMEOUT = 2.0
-"""Seconds within which rank 0 makes a folder that the reference has reached before it."""
-
 
 def run_reference(run: Run, environment: RankEnvironment) -> NoReturn:
     """Run the cell of ``run`` in this process, compare, and exit."""
+    verification = Reference(run)
     try:
         if environment.parent is not None:
             die_with_parent(environment.parent, signal.SIGKILL)
-        _run_behind_others()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        os.environ.update(environment.variables())
-        stdio.redirect(run.folder / "logs" / "reference.log")
-        Reference(run).run()
+        _yield_to_others()
+        environment.apply()
+        stdio.redirect(verification.log)
+        verification.run()
     except BaseException:
         traceback.print_exc()  # what one device cannot run, such as for its memory, ranks can
     finally:
-        reference.end(run.folder)
-        stdio.flush()
+        verification.end()
         os._exit(0)
 
 
-def _run_behind_others() -> None:
-    """Let ranks come first where there are fewer cores than processes.
+def _yield_to_others() -> None:
+    """Let ranks come first where there are fewer cores than processes, or too little memory.
 
     Linux may schedule sessions as groups, among which the niceness of processes does not count.
     """
     os.nice(NICENESS)
-    with suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(NICENESS))
+    for setting, value in ("autogroup", NICENESS), ("oom_score_adj", 1000):
+        with suppress(OSError):
+            Path(f"/proc/self/{setting}").write_text(str(value))
 
 
 class Reference:
-    """Compares the steps of this process with those of the ranks of a run."""
+    """Compares the steps of this process with those of the ranks of a run.
+
+    Attributes:
+        log: the file for the output of the process.
+    """
 
     def __init__(self, run: Run) -> None:
         """Compare with ``run``."""
+        self.log = run.folder / "logs" / "reference.log"
         self._run = run
+        self._number = run.record.world_size
         self._began = time.monotonic()
         self._process = os.getpid()
         self._undo_log = UndoLog(run.folder)
         self._comparison = StepComparison(run.folder, run.record.world_size)
-        if run.record.options.values.get("precision") in ("bf16", "fp16"):
+        if run.record.options.values.get("precision") == "bf16":
             self._comparison.tolerance = HALF
         self._first_compared = 0.0
 
     def run(self) -> None:
         """Run the cell on one device, and compare each step and the end."""
-        session = self._prepare(alone(self._run.record, free_device(self._run)))
-        outcome = self._shell.run(self._run.cell)
+        session, shell = self._prepare(alone_on(free_device(self._run), self._run.record))
+        outcome = shell.run(self._run.cell)
         if outcome.error is None and (session.progress.backwards or self._comparison.steps):
-            self._report(self._comparison.compare_end(self._is_late), session, None)
-            self.end(is_whole=True)
+            self.end(is_whole=self._comparison.has_all(self._is_late))
 
-    def _prepare(self, record: RunRecord) -> TrainingSession:
+    def _prepare(self, record: RunRecord) -> tuple[TrainingSession, RankShell]:
         """Prepare as the only rank of a run, which can change nothing that others see."""
         run = self._run
         run.record = record
+        use_temporary_folder(run.folder / REFERENCE_FOLDER / "tmp")
         events = EventWriter(run.folder / REFERENCE_FOLDER / "events.jsonl", 0)  # nobody reads it
-        log, recorder = run.folder / "logs" / "reference.log", Recorder(events, 1)
+        recorder = Recorder(events, 1)
         device = enter_device(record, 0)
         limit_memory(device)
         if device != "cpu":  # convolutions round their factors, by default
             self._comparison.tolerance = max(self._comparison.tolerance, TF32)
         registry = OptimizerRegistry()
         registry.install()
-        files = FilePatch(NUMBER, run.folder)
-        files.saves = _NoSaves(self.end)
+        isolation = Isolation(run.folder, self._number, self.end)
         store: Any = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backends(device, shared=False), store=store, rank=0, world_size=1)
-        self._shell = make_shell(events, recorder, log, NUMBER)
+        shell = make_shell(events, recorder, self.log, self._number)
         session = open_session(record, 0, device, recorder, registry)
-        follow_run(run, session, self._shell, HeartbeatThread(events, log, device))
-        step_patch, _ = install_patches(session, None, f"{run.id} {record.created}")
-        step_patch.observe = functools.partial(self._compare, session)
+        follow_run(run, session, shell, HeartbeatThread(events, self.log, device))
+        self._patch(session, f"{run.id} {record.created}")
         current.metrics_log = session.metrics
         current.shared_batches = SharedBatches(session.loaders.context, session.loaders)
-        receive(run, session, self._shell, files)
-        files.install(session.strategy.join_save)
+        session.trackers.is_muted = True  # also where unpickling goes on with the notebook's runs
         trackers.silence()
-        ends: Any = lambda *_: self.end()  # noqa: E731
-        self._shell.system, self._shell.getoutput = ends, ends  # type: ignore[method-assign]
-        watch_effects(run.folder, self._check_change, ends)
-        PatchStack().wrap("torch.amp.autocast_mode.autocast.__enter__", self._noting_precision)
-        return session
+        isolation.begin(shell)
+        receive(run, session, shell, isolation.files)
+        isolation.enforce(session.strategy.join_save)
+        return session, shell
+
+    def _patch(self, session: TrainingSession, seed: str) -> None:
+        step_patch, _ = install_patches(session, None, seed)
+        step_patch.observe = functools.partial(self._compare, session)
+        SeedSource(session.streams, seed).install()  # so that it draws the seeds that ranks draw
+        patches = PatchStack()
+        patches.wrap("torch.amp.autocast_mode.autocast.__enter__", self._noting_precision)
+        patches.wrap("torch.amp.GradScaler.step", self._ending_if_scaled)
 
     def end(self, is_whole: bool = False) -> None:
-        """Report what was compared, and end; also before the cell does what others can see."""
+        """Report what was compared, and end."""
         if os.getpid() == self._process:  # no worker of a loader
-            events, steps = self._events(), self._comparison.steps
-            events.emit(Verified, steps=steps, is_whole=is_whole)
+            with suppress(OSError):
+                self._events().emit(Verified, steps=self._comparison.steps, is_whole=is_whole)
             self._exit()
 
     def _exit(self) -> NoReturn:
         reference.end(self._run.folder)
+        stdio.flush()
+        if os.getpgrp() == self._process:  # with the workers of its loaders
+            os.killpg(self._process, signal.SIGKILL)
         os._exit(0)
 
     def _events(self) -> EventWriter:
         return EventWriter(self._run.events_path("reference"), LAUNCHER)
-
-    def _check_change(self, change: FileChange) -> None:
-        """End before a change of files, unless it is a folder that rank 0 makes as well."""
-        deadline = time.monotonic() + FOLDER_TIMEOUT
-        while change.event == "os.mkdir" and not change.is_relative:
-            if os.path.isdir(change.path):
-                return  # the call finds it, as on the ranks
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.005)
-        self.end()
 
     def _noting_precision(self, enter: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(enter)
@@ -189,17 +187,30 @@ class Reference:
 
         return noting
 
+    def _ending_if_scaled(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """End at a step of a scaler: gradients of a shard overflow at other scales."""
+
+        @functools.wraps(step)
+        def ending(scaler: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> Any:
+            if scaler.is_enabled():
+                self.end()
+            return step(scaler, *args, **kwargs)
+
+        return ending
+
     def _compare(self, session: TrainingSession, optimizer: Optimizer) -> None:
-        """Compare the gradients of ``optimizer``, which steps by them."""
-        rows, comparison = sketches_of(optimizer, session.strategy), self._comparison
-        parameters = (p for group in optimizer.param_groups for p in group["params"])
-        if any(parameter.dtype.itemsize < ITEMSIZE for parameter in parameters):
+        """Compare the gradients of ``optimizer``, which is about to step by them."""
+        comparison = self._comparison
+        parameters = (p for unit in session.trained.units for p in unit.parameters())
+        if any(p.is_floating_point() and p.dtype.itemsize < ITEMSIZE for p in parameters):
             comparison.tolerance = HALF
-        self._report(comparison.compare(rows, self._is_late), session, optimizer)
+        difference = comparison.compare(sketches_of(optimizer, session.strategy), self._is_late)
+        if difference is not None:
+            self._report(difference, session, optimizer)
         self._first_compared = self._first_compared or time.monotonic()
         is_long = time.monotonic() - self._first_compared > self._run.record.options.verify
         is_enough = (is_long and comparison.steps >= FEWEST_STEPS) or comparison.steps == MOST_STEPS
-        if is_enough or self._is_late():
+        if is_enough or comparison.is_over or self._is_late():
             self.end()
 
     def _is_late(self) -> bool:
@@ -207,24 +218,22 @@ class Reference:
         return time.monotonic() - self._began > WITHIN
 
     def _report(
-        self, difference: Difference | None, session: TrainingSession, optimizer: Optimizer | None
-    ) -> None:
-        """Let the cell start again if there is a difference, and end."""
-        if difference is None:
-            return
-        reason = OTHER_STEPS.format(step=difference.step)
-        if difference.parameter is not None and optimizer is not None:
+        self, difference: Difference, session: TrainingSession, optimizer: Optimizer
+    ) -> NoReturn:
+        """Let the cell start again, or say why it does not, and end."""
+        reason = OTHER_PARAMETERS.format(step=difference.step)
+        if difference.parameter is not None:
             name = _name_of(difference.parameter, session, optimizer)
-            error = difference.error
+            error = format_error(difference.error)
             reason = OTHER_GRADIENTS.format(step=difference.step, name=name, error=error)
         why_not = obstacle(self._undo_log, time.monotonic() - self._began)
         if not self._run.record.options.may_restart:
             why_not = "runs in the background, or with --compile"
-        if why_not and not self._is_explained():
+        if not why_not:
+            self._events().emit(Restart, reason=reason)
+        elif not self._is_explained():
             text = notices.OTHER_GRADIENTS.format(reason=reason, obstacle=why_not)
             self._events().emit(Notice, topic="other-gradients", text=text)
-        elif not why_not:
-            self._events().emit(Restart, reason=reason)
         self._exit()
 
     def _is_explained(self) -> bool:
@@ -234,26 +243,9 @@ class Reference:
         return not OTHER_NUMBERS.isdisjoint(run.view.notices)
 
 
-class _NoSaves(Saves):
-    """Ends the process before a library saves a file."""
-
-    def __init__(self, end: Callable[[], None]) -> None:
-        super().__init__(NUMBER, lambda path: False, lambda path: None)
-        self._end = end
-
-    def wrap(
-        self, save: Callable[..., Any], position: int, pickles: bool = False
-    ) -> Callable[..., Any]:
-        """Return a function that saves to buffers alone."""
-
-        @functools.wraps(save)
-        def saving(*args: Any, **kwargs: Any) -> Any:
-            given = args[position] if len(args) > position else None
-            if given is None or isinstance(given, str | os.PathLike):
-                self._end()
-            return save(*args, **kwargs)
-
-        return saving
+def format_error(error: float) -> str:
+    """Return how far a gradient is off: ``13.0% off``."""
+    return f"{error:.1%} off" if math.isfinite(error) else "not finite on one side only"
 
 
 def _name_of(index: int, session: TrainingSession, optimizer: Optimizer) -> str:

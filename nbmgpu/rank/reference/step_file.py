@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,11 @@ def step_writer_of(run_folder: Path, strategy: Strategy) -> StepWriter | None:
     if not strategy.has_gradients:
         reference.end(run_folder)
         return None
-    return StepWriter(run_folder, strategy)
+    try:
+        return StepWriter(run_folder, strategy)
+    except OSError:  # the disk is full
+        reference.end(run_folder)
+        return None
 
 
 class StepWriter:
@@ -50,23 +55,39 @@ class StepWriter:
         self._steps = 0
 
     def observe(self, optimizer: Optimizer) -> None:
-        """Write the gradients of ``optimizer``, which is about to step."""
+        """Write the gradients of ``optimizer``, which is about to step.
+
+        What fails here must not fail the training: the comparison ends.
+        """
         if self._file.closed:
             return
-        if self._steps == MOST_STEPS or not reference.is_verified_now(self._folder):
-            self._file.close()
-            return
+        try:
+            if self._steps == MOST_STEPS or not reference.is_verified_now(self._folder):
+                self._file.close()
+            else:
+                self._write(optimizer)
+        except (RuntimeError, TypeError, OSError):  # no memory, another kind of tensor, no space
+            self._give_up()
+
+    def _write(self, optimizer: Optimizer) -> None:
         self._steps += 1
         rows = sketches_of(optimizer, self._strategy)
         has_parts = bool(rows[:, 0].any()) or self._strategy.rank == 0
         data = rows.numpy().tobytes() if has_parts else b""
-        self._file.write(HEADER.pack(len(rows), len(rows) if has_parts else 0) + data)
+        record = HEADER.pack(len(rows), len(rows) if has_parts else 0) + data
+        if self._file.write(record) < len(record):
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._file.close()
+        reference.end(self._folder)
 
     def close(self) -> None:
         """Write that the cell has finished; without a step, there is nothing to compare."""
         if self._file.closed:
             return
-        self._file.write(HEADER.pack(END, 0))
+        with suppress(OSError):
+            self._file.write(HEADER.pack(END, 0))
         self._file.close()
         if not self._steps:
             reference.end(self._folder)

@@ -38,7 +38,7 @@ class StepPatch:
     """Wraps every optimizer step of the cell.
 
     Attributes:
-        observe: called with each optimizer when its gradients are there, before it steps if it can.
+        observe: called with each optimizer that is about to step by the gradients that are there.
     """
 
     def __init__(
@@ -105,12 +105,9 @@ class StepPatch:
         if self.clip_norm is not None:
             units = (unit for unit in self.trained.units if optimizer in unit.optimizers)
             self._clip([p for unit in units for p in unit.parameters()], self.clip_norm)
-        has_gradients = not has_closure(plain.args[1:], plain.keywords)
-        if has_gradients:
+        if not has_closure(plain.args[1:], plain.keywords):  # else there are no gradients yet
             self.observe(optimizer)
         result = self.strategy.step(optimizer, plain)
-        if not has_gradients:  # the closure has computed them
-            self.observe(optimizer)
         self.trained.shard_report.after_step(self.trained.units)
         self.diagnostics.check_repeated_step(optimizer)
         self.metrics.record_optimizer_step(optimizer, self.trained.number_of(optimizer))

@@ -66,7 +66,7 @@ IDIOMS = [
             return {"x": x, "y": y, "tokens": max(1, int((y > 0).sum()))}
         Y[:8] = torch.tensor([1, 1, 1, 0, 0, 0, 1, 0])  # as many on all ranks would be a constant
         loader = DataLoader(dataset, 8, collate_fn=collate)
-        """, ranks=(2, 3), rank_local="l"),
+        """, ranks=(2, 3), rank_local="l batch"),
     idiom("a mean times the size of the batch", with_loss(
         "F.cross_entropy(model(x), y) * len(x) / 8")),
     idiom("a mean times the fraction of the data in the batch", with_loss(
@@ -185,7 +185,7 @@ IDIOMS = [
             loss.backward()
             opt.step()
             losses.append(loss.item())
-        """, setup="loader = DataLoader(dataset, 8)", rank_local="terms", ranks=(2, 3)),
+        """, setup="loader = DataLoader(dataset, 8)", rank_local="terms i", ranks=(2, 3)),
     idiom("the mean of single samples' sums, stacked", STACKED_SUMS,
         setup="loader = DataLoader(dataset, 12)", rank_local="t", ranks=(2, 3)),
     idiom("the same, a shard with as many samples as classes", STACKED_SUMS,

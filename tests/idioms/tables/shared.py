@@ -50,7 +50,7 @@ IDIOMS = [
                     loss = F.cross_entropy(model(x.T), y[0], reduction="sum") / 11
                     loss.backward()
             opt.step()
-        """, setup=SETUP, split=False, curve=False, rank_local="loss"),
+        """, setup=SETUP, split=False, curve=False, rank_local="loss x y"),
     idiom("several steps on each batch", """
         for i in range(0, 44, 8):
             for x in nbmgpu.share(X[i : i + 8]):

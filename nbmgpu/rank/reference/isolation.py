@@ -1,0 +1,100 @@
+"""Keeps the reference from doing what others can see: it ends before, or fails.
+
+Python's audit events show what Python code does, as for a cell that may start again.  Files that
+compiled code writes are unknown to Python: Linux refuses them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from nbmgpu.rank.effects import FileChange, watch_effects
+from nbmgpu.rank.files.paths import library_folders
+from nbmgpu.rank.files.saves import Saves
+from nbmgpu.rank.files.writes import FilePatch
+from nbmgpu.system.landlock import forbid_writes
+from nbmgpu.system.worker_sockets import socket_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nbmgpu.rank.shell import RankShell
+
+ALSO_EFFECTS = frozenset({"os.exec", "os.spawn", "socket.bind"})
+"""Audit events of what can be undone on the ranks, and must not happen beside them."""
+
+FOLDER_TIMEOUT = 2.0
+"""Seconds within which rank 0 makes a folder that the reference has reached before it."""
+
+
+class Isolation:
+    """What keeps this process to itself; for its files it is one more rank, with own shadows.
+
+    Attributes:
+        files: the patch of file operations, which is not installed yet.
+    """
+
+    def __init__(self, run_folder: Path, number: int, end: Callable[[], None]) -> None:
+        """Prepare to call ``end`` before an effect.
+
+        Args:
+            run_folder: of the run.
+            number: a rank's that the run does not have.
+            end: ends this process; in a worker of a loader, it does nothing.
+        """
+        self._folder = run_folder
+        self._end = end
+        self.files = FilePatch(number, run_folder)
+        self.files.saves = _NoSaves(number, end)
+
+    def begin(self, shell: RankShell) -> None:
+        """Watch this process from now on; ``shell`` runs no command."""
+        ends: Any = lambda *_: self._end()  # noqa: E731
+        shell.system, shell.getoutput = ends, ends  # type: ignore[method-assign]
+        watch_effects(self._folder, self._check_change, ends, ALSO_EFFECTS)
+
+    def enforce(self, join_save: Callable[[Any], None]) -> None:
+        """Let the cell write to shadows alone, once the notebook's objects are loaded.
+
+        Afterwards this process cannot read the kernel's memory any more.
+        """
+        self.files.install(join_save)
+        private = str(self._folder), "/dev", "/proc", socket_folder(), *library_folders()
+        forbid_writes(path for path in private if path)
+
+    def _check_change(self, change: FileChange) -> None:
+        """End before a change of files, unless it is a folder that rank 0 makes as well."""
+        deadline = time.monotonic() + FOLDER_TIMEOUT
+        while change.event == "os.mkdir" and not change.is_relative:
+            if os.path.isdir(change.path):
+                return  # the call finds it, as on the ranks
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.005)
+        self._end()
+
+
+class _NoSaves(Saves):
+    """Ends the process before a library saves a file."""
+
+    def __init__(self, number: int, end: Callable[[], None]) -> None:
+        super().__init__(number, lambda path: False, lambda path: None)
+        self._end = end
+
+    def wrap(
+        self, save: Callable[..., Any], position: int, pickles: bool = False
+    ) -> Callable[..., Any]:
+        """Return a function that saves to buffers alone."""
+
+        @functools.wraps(save)
+        def saving(*args: Any, **kwargs: Any) -> Any:
+            given = args[position] if len(args) > position else None
+            if given is None or isinstance(given, str | os.PathLike):
+                self._end()
+            return save(*args, **kwargs)
+
+        return saving
