@@ -255,7 +255,7 @@ def _step(kernel: Kernel, case: Case, ours: bool) -> tuple[float, float, float]:
     end = PP_END if not ours and case.strategy == "pp" else ""
     code = STEPS.format(setup=setup, step=step.replace("\n", "\n    "), end=end)
     strategy = case.strategy if ours else "none"
-    flags = f"--cpu --gpus {case.ranks} --strategy {strategy}"
+    flags = f"--cpu --verify 0 --gpus {case.ranks} --strategy {strategy}"
     kernel.run(f"%%mgpu {flags}\ntorch.set_num_threads(1)\n{code}")
     found = json.loads(kernel.run("print(json.dumps([step, cpu, last]))").text)
     measured, busy, loss = found

@@ -72,7 +72,7 @@ step, cpu = ((t[-1] - t[half]) / (len(t) - 1 - half) * 1000 for t in (begun, bus
 """
 """Milliseconds per step in the second half: wall time and CPU time."""
 
-CELL = """%%mgpu --gpus {ranks} --cpu {options}
+CELL = """%%mgpu --gpus {ranks} --cpu --verify 0 {options}
 from torch.utils.data import DataLoader, TensorDataset
 torch.set_num_threads(1)
 loader = DataLoader(TensorDataset(X[:{count}], Y[:{count}]), {batch})

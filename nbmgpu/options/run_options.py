@@ -153,21 +153,23 @@ class RunOptions(
     def may_restart(self) -> bool:
         """Whether a cell whose numbers would differ starts again with ``--exact always``."""
         contradicted = any(getattr(self, n) != DEFAULTS[n] for n in INEXACT)
-        return self._may_differ and not self.in_background and not contradicted
+        is_automatic = self.exact == "auto" and self._is_exact
+        return is_automatic and not self.in_background and not contradicted
 
     @property
     def verified_seconds(self) -> float:
         """Seconds for which a reference compares the ranks with one device; 0 for none."""
         is_here = self.engine == "local" and not self.fresh and self.resume is None
+        is_timed = self.profile is not None
         differs = self.batch == "per-rank" or self.compress is not None or self.precision == "fp16"
         knows_gradients = not self.strategy.startswith("deepspeed")
-        is_possible = self._may_differ and is_here and knows_gradients and not differs
+        is_possible = self._is_exact and is_here and knows_gradients and not (differs or is_timed)
         return self.verify if is_possible else 0.0
 
     @property
-    def _may_differ(self) -> bool:
-        """Whether the cell begins on shards of batches, and its numbers are to be one device's."""
-        return self.exact == "auto" and "exact" in profile_of(self.strategy).options.supported
+    def _is_exact(self) -> bool:
+        """Whether numbers are to be those of one device, as far as this can be."""
+        return self.exact != "never" and "exact" in profile_of(self.strategy).options.supported
 
     def line(self) -> str:
         """Return a line for ``parse``: the strategy, then what differs from the defaults."""

@@ -42,7 +42,13 @@ def alone_on(device: str, record: RunRecord) -> RunRecord:
     """Return the record of a run of the same cell on ``device``."""
     options = record.options
     values = options.values | dataclasses.asdict(ModelParallelOptions())
-    values |= {"strategy": "ddp", "fsdp_units": (), "cpu_offload": False, "compile": False}
+    values |= {
+        "exact": "auto",
+        "strategy": "ddp",
+        "fsdp_units": (),
+        "cpu_offload": False,
+        "compile": False,
+    }
     launch = dataclasses.replace(options, strategy="ddp", values=values)
     return dataclasses.replace(record, devices=[device], nodes=1, options=launch)
 

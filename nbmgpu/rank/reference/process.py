@@ -108,12 +108,13 @@ class Reference:
         """Compare with ``run``."""
         self.log = run.folder / "logs" / "reference.log"
         self._run = run
+        self._options = run.record.options  # of the run, before it is that of one device
         self._number = run.record.world_size
         self._began = time.monotonic()
         self._process = os.getpid()
         self._undo_log = UndoLog(run.folder)
         self._comparison = StepComparison(run.folder, run.record.world_size)
-        if run.record.options.values.get("precision") == "bf16":
+        if self._options.values.get("precision") == "bf16":
             self._comparison.tolerance = HALF
         self._first_compared = 0.0
 
@@ -208,7 +209,7 @@ class Reference:
         if difference is not None:
             self._report(difference, session, optimizer)
         self._first_compared = self._first_compared or time.monotonic()
-        is_long = time.monotonic() - self._first_compared > self._run.record.options.verify
+        is_long = time.monotonic() - self._first_compared > self._options.verify
         is_enough = (is_long and comparison.steps >= FEWEST_STEPS) or comparison.steps == MOST_STEPS
         if is_enough or comparison.is_over or self._is_late():
             self.end()
@@ -226,15 +227,20 @@ class Reference:
             name = _name_of(difference.parameter, session, optimizer)
             error = format_error(difference.error)
             reason = OTHER_GRADIENTS.format(step=difference.step, name=name, error=error)
+        options = self._options
         why_not = obstacle(self._undo_log, time.monotonic() - self._began)
-        if not self._run.record.options.may_restart:
+        if not options.may_restart:
             why_not = "runs in the background, or with --compile"
-        if not why_not:
+        if options.values["exact"] == "always":
+            self._notice(notices.OTHER_GRADIENTS_OF_WHOLE_BATCHES.format(reason=reason))
+        elif not why_not:
             self._events().emit(Restart, reason=reason)
         elif not self._is_explained():
-            text = notices.OTHER_GRADIENTS.format(reason=reason, obstacle=why_not)
-            self._events().emit(Notice, topic="other-gradients", text=text)
+            self._notice(notices.OTHER_GRADIENTS.format(reason=reason, obstacle=why_not))
         self._exit()
+
+    def _notice(self, text: str) -> None:
+        self._events().emit(Notice, topic="other-gradients", text=text)
 
     def _is_explained(self) -> bool:
         """Return whether a rank has said what differs, and why the cell does not start again."""

@@ -329,6 +329,11 @@ LEFT_OUT = (
     "{names}: not in checkpoints, as it cannot be pickled. A resumed cell has what it makes itself."
 )
 
+OTHER_GRADIENTS_OF_WHOLE_BATCHES = (
+    "The cell {reason}, though its ranks have whole batches. This should not be: please report it, "
+    "with the cell. For the numbers of one device: %%mgpu --gpus 1"
+)
+
 OTHER_GRADIENTS = (
     "The cell {reason}. It does not start again by itself, as it {obstacle}. With --exact always, "
     "all numbers are one device's, and a step takes longer."
