@@ -290,3 +290,14 @@ def test_a_step_that_one_device_does_not_take() -> None:
     cell = TRAIN.replace("opt.step()", "opt.step() if len(list(y)) > 2 else None")
     result = compare_whole_batches(idiom("by the size", cell), exact="auto")
     result.assert_equal()
+
+
+def test_shared_memory_of_the_reference_is_removed() -> None:
+    cell = """
+    from multiprocessing.shared_memory import SharedMemory
+    memory = SharedMemory(create=True, size=1 << 16)
+    """
+    before = set(os.listdir("/dev/shm"))
+    run = run_cell(textwrap.dedent(cell) + SLOW_ALONE, verify=0.5)
+    assert run.state == "finished"
+    assert {name for name in os.listdir("/dev/shm") if name.startswith("psm_")} <= before

@@ -55,13 +55,16 @@ class ReferenceProcess:
         return self.poll() and not is_late
 
     def kill(self) -> None:
-        """Kill it, and what it has started; nothing of it is needed."""
+        """Kill it; nothing of it is needed.
+
+        Its resource tracker stays, which removes its shared memory, and so do workers of its
+        loaders until they notice: ``clean_up`` ends whatever is left with the run.
+        """
         pid, self._pid = self._pid, None
         if pid is None:
             return
-        for kill in (os.killpg, os.kill):  # it may not have a group of its own yet
-            with suppress(ProcessLookupError):
-                kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)  # the launcher, which ends soon, does not wait for it
         reference.end(self._run.folder)

@@ -172,8 +172,6 @@ class Reference:
     def _exit(self) -> NoReturn:
         reference.end(self._run.folder)
         stdio.flush()
-        if os.getpgrp() == self._process:  # with the workers of its loaders
-            os.killpg(self._process, signal.SIGKILL)
         os._exit(0)
 
     def _events(self) -> EventWriter:
