@@ -49,7 +49,7 @@ def main() -> None:
         namespace = notebook(SETUP)
         by_hand = strategy == "by hand"
         cell = TRAIN + (BY_HAND if by_hand else "") + COUNT + "del model" * by_hand
-        nbmgpu.run(cell, namespace, gpus=2, strategy="none" if by_hand else strategy)
+        nbmgpu.run(cell, namespace, gpus=2, verify=0, strategy="none" if by_hand else strategy)
         counted[strategy] = namespace["counts"] | {"lines": namespace["lines"]}
         print(json.dumps({strategy: counted[strategy]}), file=sys.stderr)
     print(json.dumps(counted))
