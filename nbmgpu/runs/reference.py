@@ -21,9 +21,8 @@ def has_reference(run_folder: Path) -> bool:
 
 def is_verified_now(run_folder: Path) -> bool:
     """Return whether there is a reference that compares."""
-    return (
-        has_reference(run_folder) and not (run_folder / REFERENCE_FOLDER / REFERENCE_ENDED).exists()
-    )
+    folder = run_folder / REFERENCE_FOLDER
+    return folder.exists() and not (folder / REFERENCE_ENDED).exists()
 
 
 def begin(run_folder: Path) -> None:

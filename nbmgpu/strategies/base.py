@@ -141,9 +141,6 @@ class Strategy(ABC):
     refuses_lightning: ClassVar[str] = ""
     """Why Lightning's Trainers are refused; empty if they are not."""
 
-    has_gradients: ClassVar[bool] = True
-    """Whether ``gradient_part`` knows the gradient before an optimizer's step."""
-
     may_move_parameters = False
     """Whether a step may change which rank stores which parameters; set by the strategy."""
 

@@ -137,7 +137,7 @@ def test_what_the_cell_writes_is_written_once(tmp_path: Path) -> None:
     assert steps_compared(run) == (6, True)
 
 
-def test_shadows_of_the_reference_are_its_own() -> None:
+def test_shadows_of_the_reference_are_its_own(tmp_path: Path) -> None:
     cell = """
     import json
     for step, (x, y) in enumerate(loader):
@@ -148,7 +148,7 @@ def test_shadows_of_the_reference_are_its_own() -> None:
         opt.step()
         assert json.load(open("step.json")) == [step] * 5000
     """
-    run = run_cell(cell)
+    run = run_cell(cell, tmp_path)
     assert steps_compared(run) == (6, True)
 
 

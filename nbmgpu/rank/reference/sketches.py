@@ -25,6 +25,9 @@ SUMS = 61
 COLUMNS = 2 + SUMS
 """Columns of a row: whether there is a gradient, the square of its norm, and its sums."""
 
+ROUNDING = 1e-2
+"""The part of the largest norm that counts as a norm at least."""
+
 LARGEST_SPARSE = 1 << 24
 """Elements that a sparse gradient may have in full."""
 
@@ -41,13 +44,13 @@ def sketches_of(optimizer: Optimizer, strategy: Strategy) -> Tensor:
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     rows = torch.zeros(len(parameters), COLUMNS, dtype=torch.float64)
-    found = [(i, *strategy.gradient_part(parameter)) for i, parameter in enumerate(parameters)]
-    present = [(i, _dense(part), start) for i, part, start in found if part is not None]
     alike: dict[tuple[torch.device, torch.dtype], list[tuple[int, Tensor]]] = {}
     with torch.no_grad():
-        for index, part, start in present:
-            if part is not None:
-                row = _row(part, start)
+        for index, parameter in enumerate(parameters):
+            part, start = strategy.gradient_part(parameter)
+            dense = None if part is None else _dense(part)
+            if dense is not None:
+                row = _row(dense, start)
                 alike.setdefault((row.device, row.dtype), []).append((index, row))
         for group in alike.values():  # one copy each, for which the host waits
             indices, group_rows = zip(*group, strict=True)
@@ -101,7 +104,3 @@ def relative_errors(here: Tensor, there: Tensor) -> Tensor:
     errors[is_one_missing & (norms == there[:, 1].sqrt())] = 0.0
     errors[(here[:, 0] == 0) & (there[:, 0] == 0)] = 0.0
     return errors.nan_to_num(0.0, posinf=math.inf)
-
-
-ROUNDING = 1e-2
-"""The part of the largest norm that counts as a norm at least."""

@@ -34,9 +34,6 @@ def step_writer_of(run_folder: Path, strategy: Strategy) -> StepWriter | None:
     """Return what records the steps of this rank; None if there is no reference."""
     if not reference.has_reference(run_folder):
         return None
-    if not strategy.has_gradients:
-        reference.end(run_folder)
-        return None
     try:
         return StepWriter(run_folder, strategy)
     except OSError:  # the disk is full

@@ -69,7 +69,6 @@ class DeepSpeed(Strategy):
 
     weighs_losses: ClassVar[bool] = True
     shards_state: ClassVar[bool] = True
-    has_gradients: ClassVar[bool] = False  # its engines have, in their own partitions
     stage: ClassVar[int]
     offload: ClassVar[bool] = False
 
