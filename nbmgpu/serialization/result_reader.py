@@ -109,21 +109,18 @@ class _NotebookRegion(MappedRegion):
     def __init__(self, raw: memoryview, block: Block) -> None:
         super().__init__(raw)
         self._block = block
-        owners = block.owners.values()
-        self._storages = [s for s in owners if hasattr(s, "data_ptr")]
-        arrays = [owner for owner in owners if isinstance(owner, np.ndarray)]
-        if not all(map(self._holds, self._storages)) or not all(map(self._is_in, arrays)):
-            raise ValueError("a tensor or array has been resized while the cell ran")
+        self._storages = [s for s in block.owners.values() if hasattr(s, "data_ptr")]
         self.addresses = block.address, block.address + block.nbytes
+        if not self._is_covered(map(_extent, block.owners.values())):
+            raise ValueError("a tensor or array has been resized while the cell ran")
         self.written = {storage.data_ptr() for storage in self._storages if raw.nbytes}
 
-    def _holds(self, storage: Any) -> bool:
-        start, low = storage.data_ptr(), self._block.address
-        return bool(start < low + self._block.nbytes and low < start + storage.nbytes())
-
-    def _is_in(self, array: np.ndarray[Any, Any]) -> bool:
-        low, high = np.lib.array_utils.byte_bounds(array)
-        return bool(low < self._block.high and self._block.low < high)
+    def _is_covered(self, extents: Iterable[tuple[int, int]]) -> bool:
+        """Whether the memory of the block is still that of its owners, all of it."""
+        reached, end = self.addresses
+        for low, high in sorted(extents):
+            reached = max(reached, high) if low <= reached else reached
+        return reached >= end
 
     def overwrite(self) -> None:
         """Copy the bytes that were sent back, if any, into the notebook's memory."""
@@ -278,3 +275,11 @@ def _restore_states(
         except Exception as error:
             refused[path_to(obj, names)] = f"{type(error).__name__}: {error}"
     return refused
+
+
+def _extent(owner: Any) -> tuple[int, int]:
+    """Return the first address of a storage or array, and the one behind its last byte."""
+    if isinstance(owner, np.ndarray):
+        return np.lib.array_utils.byte_bounds(owner)
+    start: int = owner.data_ptr()
+    return start, start + owner.nbytes()

@@ -42,11 +42,16 @@ class WaitingRun:
 
     Attributes:
         run: the run.
-        processes: the fork server, launcher, ranks, reference and loader workers.
+        started: the fork server, launcher, ranks, reference and loader workers.
     """
 
     run: Run
-    processes: list[psutil.Process]
+    started: list[psutil.Process]
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """Those that have not ended; the reference may."""
+        return [process for process in self.started if process.is_running()]
 
     @property
     def master_address(self) -> tuple[str, int]:
@@ -86,7 +91,8 @@ def waiting(
     data = {"stop": str(stop)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GLOO_SOCKET_IFNAME", "eth0")
-        options = {"gpus": 2, "cpu": True, "background": True, "fresh": request.param == "fresh"}
+        options = {"gpus": 2, "cpu": True, "background": True}
+        options |= {"fresh": True} if request.param == "fresh" else {"verify": 120}
         try:
             nbmgpu.run(CELL, data, **options)
             run = find_run()
