@@ -106,6 +106,40 @@ def test_rounding_is_no_difference(name: str) -> None:
     assert steps_compared(run) == (steps, True)
 
 
+CLOSURE = """
+for x, y in loader:
+    def closure():
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+    losses.append(opt.step(closure).item())
+"""
+
+HIDDEN_IN_CLOSURE = CLOSURE.replace("model(x), y)", "model(x), y) + model(x)[0].mean()")
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "fsdp"])
+def test_a_closure_is_compared_after_its_evaluation(strategy: str) -> None:
+    result = run_both(CLOSURE, strategy=strategy, exact="auto")
+    assert result.difference() < 1e-6
+    assert steps_compared(result.run) == (6, True)
+    hidden = run_both(HIDDEN_IN_CLOSURE, strategy=strategy, exact="auto")
+    assert "than one device" in hidden.run.view.notices["restarted"].text
+    assert hidden.difference() < 1e-6
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_the_first_step_with_several_evaluations_is_compared(search: str | None) -> None:
+    """How far a line search goes depends on rounding, so later steps are not comparable."""
+    setup = f"opt = torch.optim.LBFGS(model.parameters(), max_iter=3, line_search_fn={search!r})"
+    run = run_both(CLOSURE, setup, exact="auto").run
+    assert "restarted" not in run.view.notices
+    assert steps_compared(run) == (1, False)
+    hidden = run_both(HIDDEN_IN_CLOSURE, setup, exact="auto").run
+    assert "in step 1" in hidden.view.notices["restarted"].text
+
+
 def run_cell(cell: str, tmp_path: Path | None = None, **options: object) -> Run:
     """Run a cell in a new notebook, in ``tmp_path``."""
     before = os.getcwd()

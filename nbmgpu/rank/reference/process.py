@@ -157,6 +157,7 @@ class Reference:
     def _patch(self, session: TrainingSession, seed: str) -> None:
         step_patch, _ = install_patches(session, None, seed)
         step_patch.observe = functools.partial(self._compare, session)
+        step_patch.reevaluate = self.end  # how far a line search goes may depend on rounding
         SeedSource(session.streams, seed).install()  # so that it draws the seeds that ranks draw
         patches = PatchStack()
         patches.wrap("torch.amp.autocast_mode.autocast.__enter__", self._noting_precision)

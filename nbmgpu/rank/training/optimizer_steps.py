@@ -8,6 +8,7 @@ classes and modules, not on the user's objects.  A scheduler or a gradient scale
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterable
 from types import ModuleType
@@ -39,6 +40,7 @@ class StepPatch:
 
     Attributes:
         observe: called with each optimizer that is about to step by the gradients that are there.
+        reevaluate: called where a closure of a step is called again.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class StepPatch:
         self.metrics = metrics
         self.inside = False
         self.observe: Callable[[Optimizer], None] = lambda optimizer: None
+        self.reevaluate: Callable[[], None] = lambda: None
         self.patches = PatchStack()
         self.original_clip: Callable[..., Tensor] = nn.utils.clip_grad_norm_
 
@@ -105,8 +108,11 @@ class StepPatch:
         if self.clip_norm is not None:
             units = (unit for unit in self.trained.units if optimizer in unit.optimizers)
             self._clip([p for unit in units for p in unit.parameters()], self.clip_norm)
-        if not has_closure(plain.args[1:], plain.keywords):  # else there are no gradients yet
-            self.observe(optimizer)
+        observe = functools.partial(self.observe, optimizer)
+        if has_closure(plain.args[1:], plain.keywords):  # there are no gradients yet
+            plain = _observing(plain, observe, self.reevaluate)
+        else:
+            observe()
         result = self.strategy.step(optimizer, plain)
         self.trained.shard_report.after_step(self.trained.units)
         self.diagnostics.check_repeated_step(optimizer)
@@ -184,6 +190,28 @@ class StepPatch:
                 step(scheduler, *args, **kwargs)
 
         return scheduler_step
+
+
+def _observing(
+    step: functools.partial[Any], first: Callable[[], None], later: Callable[[], None]
+) -> functools.partial[Any]:
+    """Return ``step`` with closures that call ``first`` after the first call, then ``later``."""
+    actions = itertools.chain([first], itertools.repeat(later))
+
+    def wrap(value: Any) -> Any:
+        if not callable(value):
+            return value
+
+        @functools.wraps(value)
+        def closure(*args: Any, **kwargs: Any) -> Any:
+            loss = value(*args, **kwargs)
+            next(actions)()
+            return loss
+
+        return closure
+
+    named = {name: wrap(value) for name, value in step.keywords.items()}
+    return functools.partial(step.func, *map(wrap, step.args), **named)
 
 
 def _schedulers(cls: type[LRScheduler]) -> list[type[LRScheduler]]:
