@@ -256,3 +256,12 @@ def test_text_has_no_control_characters(staged):
     run = staged(1)
     run.fail(0, "ValueError", "\x1b[31mred\x1b[0m\x07")
     assert "ValueError: red\n" in summary_text(run.polled())
+
+
+def test_code_in_a_notice(staged):
+    run = staged(1)
+    run.start()
+    run.notice("`nn.Dropout` draws `<b>`, `not\nclosed")
+    run.finish()
+    html = summary_html(run.polled())
+    assert "<code>nn.Dropout</code> draws <code>&lt;b&gt;</code>, `not\nclosed" in html

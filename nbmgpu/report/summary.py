@@ -6,6 +6,7 @@ HTML therefore works without them, with colors for light and dark themes.
 
 from __future__ import annotations
 
+import re
 from html import escape
 
 from nbmgpu.formatting import format_count
@@ -140,7 +141,7 @@ def _headline(run: Run, state: RunState) -> str:
 def _notices(run: Run) -> str:
     style = "white-space: pre-wrap"  # a report of a hang has lines
     texts = text_format.notices(run.view)
-    items = "".join(f'<li style="{style}">{escape(text)}</li>' for text in texts)
+    items = "".join(f'<li style="{style}">{_with_code(text)}</li>' for text in texts)
     if not items:
         return ""
     return (
@@ -157,7 +158,7 @@ def _failure(failure: Cause | None) -> str:
     for line in failure.context:
         shown.append(f"{'→' if line.failing else ' '} {line.number:>3}  {line.text}")
     hints = [("Likely cause", failure.explanation), ("Try", failure.remedy)]
-    advice = "".join(_line(f"<b>{label}:</b> {escape(text)}") for label, text in hints if text)
+    advice = "".join(_line(f"<b>{label}:</b> {_with_code(text)}") for label, text in hints if text)
     return (
         f'<div style="margin: 6px 0; padding: 2px 10px; border-left: 3px solid {COLOURS["bad"]}">'
         f"<b>{escape(headline)}</b>{_pre(_marked(shown))}{advice}</div>"
@@ -173,6 +174,11 @@ def _marked(lines: list[str]) -> str:
 def _pre(html: str) -> str:
     style = "margin: 0; white-space: pre-wrap; background: none; color: inherit"
     return f'<pre style="{style}">{html}</pre>'
+
+
+def _with_code(text: str) -> str:
+    """Return HTML of a text in which code is between backticks, as in Markdown."""
+    return re.sub("`([^`\n]+)`", r"<code>\1</code>", escape(text))
 
 
 def _line(html: str) -> str:

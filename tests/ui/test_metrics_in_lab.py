@@ -181,9 +181,12 @@ def test_a_chart_is_saved_as_svg(lab, page, shoot):
     assert (shown[0], shown[-1]) == ("loss", "Step")
     assert {"1", "2", "3", "4"} < set(shown)  # of both axes
     # Rings mark the lowest and the highest value, where the line has points.
-    rings = {f"{ring.get('cx')} {ring.get('cy')}" for ring in loss.iter(f"{SVG}circle")}
     points = re.findall(r"[ML]([\d.]+ [\d.]+)", path.get("d"))
-    assert rings == {points[0], points[2]}
+    circles = {True: [], False: []}
+    for circle in loss.iter(f"{SVG}circle"):
+        circles[circle.get("fill") == "none"].append(f"{circle.get('cx')} {circle.get('cy')}")
+    assert set(circles[True]) == {points[0], points[2]}
+    assert circles[False] == points  # they are far apart
     assert float(points[0].split()[1]) < float(points[1].split()[1])  # higher values are above
     ratio, brightness = contrast(loss)
     assert ratio > 4.5

@@ -39,7 +39,7 @@ handle = display(panel, display_id=True)
 staged.start()
 """
 PLAY = """
-staged.notice("dropout draws <b>other</b> numbers")
+staged.notice("`nn.Dropout` draws <b>other</b> numbers")
 for rank in range(2):
     layers = {{"embed": 512, "layers.0": 2048, "layers.1": 2048, "head": 512}}
     owned = {{"layers.0": 2048 * (rank == 0), "layers.1": 2048 * (rank == 1)}}
@@ -124,9 +124,9 @@ def test_the_panel_is_live_and_the_file_keeps_a_summary(lab, page):
     expect(panel(page)).to_contain_text("ddp on 2 ranks (cpu)")
     expect(panel(page)).to_contain_text("global batch 64 = 2 ranks x 32")
     expect(panel(page)).to_contain_text(re.compile("about [0-9]+ s left in epoch 1"))
-    expect(panel(page).get_by_role("list", name="Notices")).to_have_text(
-        "dropout draws <b>other</b> numbers"
-    )
+    notices = panel(page).get_by_role("list", name="Notices")
+    expect(notices).to_have_text("nn.Dropout draws <b>other</b> numbers")
+    expect(notices.get_by_role("code")).to_have_text("nn.Dropout")
     ranks = panel(page).get_by_role("table", name="Ranks")
     expect(ranks.get_by_role("meter", name="CPU of rank 1")).to_have_text("50 %")
     expect(page.get_by_text("✓ finished")).to_be_visible()

@@ -5,7 +5,12 @@ import type { RunLine } from '../generated/report';
 import { endedText, statusText } from './messages';
 
 const trans = nullTranslator.load('nbmgpu');
-const run = { strategy: 'ddp', status: { label: 'running' }, duration: 65 } as RunLine;
+const run = {
+  strategy: 'ddp',
+  status: { label: 'running' },
+  duration: 65,
+  notebook: ''
+} as RunLine;
 
 function ended(label: string, rest: Partial<RunLine>): RunLine {
   const notebook = '/a/b.ipynb';
@@ -23,6 +28,8 @@ function ended(label: string, rest: Partial<RunLine>): RunLine {
 test('the status bar names the run, or counts them', () => {
   expect(statusText([], trans)).toBe('');
   expect(statusText([run], trans)).toBe('ddp running 1:05');
+  const other = { ...run, notebook: 'work/b.ipynb' };
+  expect(statusText([other], trans)).toBe('b.ipynb: ddp running 1:05');
   expect(statusText([run, run], trans)).toBe('2 runs');
 });
 

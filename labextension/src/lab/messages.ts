@@ -9,9 +9,13 @@ export function statusText(runs: readonly RunLine[], trans: TranslationBundle): 
   if (!first) {
     return '';
   }
-  return others.length
-    ? trans.__('%1 runs', runs.length)
-    : `${first.strategy} ${first.status.label} ${formatDuration(first.duration)}`;
+  if (others.length) {
+    return trans.__('%1 runs', runs.length);
+  }
+  // Of which notebook: it may be another one than the open one.
+  const notebook = first.notebook.split('/').pop();
+  const text = `${first.strategy} ${first.status.label} ${formatDuration(first.duration)}`;
+  return notebook ? `${notebook}: ${text}` : text;
 }
 
 /** The notification of a run that has ended. */

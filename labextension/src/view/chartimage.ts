@@ -107,6 +107,7 @@ function svgLines({ spec, scaling, extremes }: IDrawnChart): ISvgLine[] {
       width,
       opacity: scaling.smoothing ? SMOOTHED_OPACITY : 1,
       column: valueColumn(line),
+      hasPoints: true,
       marked: found ? [found.lowest, found.highest] : []
     };
     const smoothed = {
@@ -114,6 +115,7 @@ function svgLines({ spec, scaling, extremes }: IDrawnChart): ISvgLine[] {
       width: width + 0.5,
       opacity: 1,
       column: values.column + 1,
+      hasPoints: false,
       marked: []
     };
     return scaling.smoothing ? [values, smoothed] : [values];

@@ -1,7 +1,7 @@
 import type uPlot from 'uplot';
 import { lineColor, type IChart, type IScaling } from './chartspec';
 import { formatIn, formatStep } from './charttext';
-import type { ITick } from './chartsvg';
+import { POINT_SIZE, POINT_SPACING, type ITick } from './chartsvg';
 import { drawEpochs } from './epochlines';
 import { lineWidth, SMOOTHED_OPACITY } from './linestyle';
 import type { IPalette } from './theme';
@@ -9,8 +9,8 @@ import type { IPalette } from './theme';
 /** Appended to a color: the opacity of a line behind its smoothed one. */
 const FAINT_ALPHA = Math.round(255 * SMOOTHED_OPACITY).toString(16);
 
-/** Pixels between two points from which on each point is drawn, not only the line. */
-const POINT_SPACING = 12;
+/** The width of the labels of a vertical axis, in pixels, so that charts are aligned. */
+const LABEL_WIDTH = 46;
 
 /** What a drawn chart depends on; `spec` is read at each draw. */
 export interface IDrawing {
@@ -82,7 +82,7 @@ export function chartOptions(drawing: IDrawing): uPlot.Options {
       },
       {
         ...axis,
-        size: 46,
+        size: (plot, texts) => Math.max(LABEL_WIDTH, labelWidth(plot, texts, axis.font)),
         space: 26,
         values: (_, splits) => labelled('y', splits, y => formatIn(spec().unit, y))
       }
@@ -97,6 +97,16 @@ export function chartOptions(drawing: IDrawing): uPlot.Options {
   };
 }
 
+/** The width of the longest of some labels with its gaps, in pixels. */
+function labelWidth(plot: uPlot, texts: string[] | null, font: string): number {
+  const { ctx } = plot;
+  ctx.save();
+  ctx.font = font;
+  const widths = (texts ?? []).map(text => ctx.measureText(text).width);
+  ctx.restore();
+  return Math.ceil(Math.max(0, ...widths)) + 10;
+}
+
 /** A line, and its smoothed one. */
 function lineSeries(spec: IChart, line: number, scaling: IScaling): uPlot.Series[] {
   const color = lineColor(spec, line);
@@ -107,7 +117,7 @@ function lineSeries(spec: IChart, line: number, scaling: IScaling): uPlot.Series
       stroke: () => (scaling.smoothing ? color + FAINT_ALPHA : color),
       width,
       // uPlot decides at each draw: points are drawn if they are this many pixels apart.
-      points: { size: 5, width: 0, space: POINT_SPACING, fill: color }
+      points: { size: POINT_SIZE, width: 0, space: POINT_SPACING, fill: color }
     },
     { stroke: color, width: width + 0.5, points: { show: false } }
   ];

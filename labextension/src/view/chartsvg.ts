@@ -17,6 +17,8 @@ export interface ISvgLine {
   readonly opacity: number;
   /** Its column in the data. */
   readonly column: number;
+  /** Whether each point is drawn where they are as far apart as `POINT_SPACING`. */
+  readonly hasPoints: boolean;
   /** The indices of points that get a ring. */
   readonly marked: readonly number[];
 }
@@ -48,6 +50,12 @@ const SWATCH = 16;
 
 /** The radius of the ring around the lowest or the highest point, in pixels. */
 const RADIUS = 3.5;
+
+/** The diameter of a point, in pixels. */
+export const POINT_SIZE = 5;
+
+/** Pixels between two points from which on each point is drawn, not only the line. */
+export const POINT_SPACING = 12;
 
 /** Characters that XML does not allow, and other control characters. */
 const INVALID = /[\p{Cc}\p{Cs}\ufffe\uffff]/gu;
@@ -93,6 +101,17 @@ export function chartSvg(
     });
     path.append(element('title', {}, each.name));
     area.append(path);
+    const visible = pointsOf(plot, each).filter(([position]) => isInside(position));
+    if (each.hasPoints && visible.length * POINT_SPACING <= width) {
+      const [r, fill] = [POINT_SIZE / 2, each.color];
+      const place = ([position, value]: [number, number]) => ({
+        cx: x(position),
+        cy: y(value)
+      });
+      area.append(
+        ...visible.map(point => element('circle', { ...place(point), r, fill }))
+      );
+    }
   }
   const marks = chart.lines.flatMap(({ marked, column, color }) =>
     marked.map(index =>
@@ -144,6 +163,13 @@ export function chartSvg(
     )
   );
   return new XMLSerializer().serializeToString(root);
+}
+
+/** The positions and values of a line, without gaps. */
+function pointsOf({ data }: IPlaces, { column }: ISvgLine): [number, number][] {
+  return [...data[column]].flatMap((value, index) =>
+    typeof value === 'number' ? [[Number(data[0][index]), value]] : []
+  );
 }
 
 /** The entries of the legend, each with its place, in rows of at most `width` pixels. */

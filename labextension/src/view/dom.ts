@@ -47,6 +47,14 @@ export function setText(node: Element, text: string): void {
   }
 }
 
+/** The nodes of a text in which code is between backticks, as in Markdown. */
+export function withCode(text: string): Child[] {
+  return text
+    .split(/`([^`\n]+)`/)
+    .map((part, index) => (index % 2 ? make('code', '', {}, part) : part))
+    .filter(part => part !== '');
+}
+
 /** Set an attribute if it differs. */
 export function setAttribute(node: Element, name: string, value: string): void {
   if (node.getAttribute(name) !== value) {

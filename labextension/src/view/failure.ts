@@ -1,6 +1,6 @@
 import type { Cause, OtherRank } from '../generated/report';
 import { nodes } from './ansi';
-import { make } from './dom';
+import { make, withCode } from './dom';
 import { foldable } from './foldable';
 import type { ISection, ISectionContext, ISectionView } from './section';
 import type { ITranslate } from './source';
@@ -41,13 +41,19 @@ function card(cause: Cause, trans: ITranslate): Node[] {
         'failure-explanation',
         {},
         make('b', '', {}, trans.__('Likely cause: ')),
-        cause.explanation
+        ...withCode(cause.explanation)
       )
     );
   }
   if (cause.remedy) {
     parts.push(
-      make('p', 'remedy', {}, make('b', '', {}, trans.__('Try: ')), cause.remedy)
+      make(
+        'p',
+        'remedy',
+        {},
+        make('b', '', {}, trans.__('Try: ')),
+        ...withCode(cause.remedy)
+      )
     );
   }
   if (cause.traceback) {

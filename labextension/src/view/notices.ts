@@ -1,4 +1,4 @@
-import { KeyedList, make, setText } from './dom';
+import { KeyedList, make, withCode } from './dom';
 import type { ISection, ISectionContext, ISectionView } from './section';
 
 /** The notices of the run, such as where results differ from one device. */
@@ -11,7 +11,14 @@ function create({ trans, read }: ISectionContext): ISectionView {
     (_, index) => String(index),
     () => {
       const item = make('li', 'notice');
-      return { node: item, update: text => setText(item, text) };
+      let shown = '';
+      const show = (text: string) => {
+        if (text !== shown) {
+          shown = text; // else selections and live regions are undisturbed
+          item.replaceChildren(...withCode(text));
+        }
+      };
+      return { node: item, update: show };
     }
   );
   const update = () => {
