@@ -77,7 +77,7 @@ def test_the_sidebar_shows_instructions_then_a_run_and_stops_it(lab, page, shoot
     path = curve(card).get_attribute("d")
     expect(curve(card)).not_to_have_attribute("d", path)  # it is updated
     status = page.get_by_title("Show devices and runs")
-    expect(status).to_have_text(re.compile(r"^ddp running (\d+ s|\d+:\d\d)$"))
+    expect(status).to_have_text(re.compile(r"^[a-z]+\.ipynb: ddp running (\d+ s|\d+:\d\d)$"))
     expect(page.locator(".jp-Notebook-ExecutionIndicator")).to_have_attribute("data-status", "busy")
     shoot("sidebar")
     card.get_by_role("button", name=re.compile("^Stop: ")).click()
