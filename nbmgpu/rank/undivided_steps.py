@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -75,13 +76,25 @@ class UndividedSteps:
 
         @functools.wraps(plain)
         def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._progress.has_part and any(
-                isinstance(leaf, nn.Parameter) for leaf in tree_leaves(inputs)
-            ):
+            if self._progress.has_part and any(map(self._is_trained, tree_leaves(inputs))):
                 self._restart.consider("local-gradient")
             return plain(outputs, inputs, *args, **kwargs)
 
         return grad
+
+    def _is_trained(self, leaf: object) -> bool:
+        """Whether ``leaf`` is a parameter, or may be one that is an argument of ``torch.func``.
+
+        Rows of the batch are not: gradients of samples are right on shards.
+        """
+        if isinstance(leaf, nn.Parameter):
+            return True
+        if not isinstance(leaf, Tensor) or not torch._C._functorch.is_functorch_wrapped_tensor(
+            leaf
+        ):
+            return False
+        shard = self._progress.shard
+        return shard is not None and (not leaf.dim() or len(leaf) != shard.samples)
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a step at a call that can be divided: of a model, with samples for all ranks."""

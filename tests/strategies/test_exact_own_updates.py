@@ -125,3 +125,24 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
         idiom("by hand", cell, setup=setup), strategy="fsdp", exact="always"
     )
     result.assert_equal()
+
+
+INTO_OPTIMIZER = idiom(
+    "gradients of torch.func for an optimizer",
+    """
+    def loss_of(params, x, y):
+        return F.cross_entropy(torch.func.functional_call(model, params, (x,)), y)
+    for x, y in loader:
+        grads, loss = torch.func.grad_and_value(loss_of)(dict(model.named_parameters()), x, y)
+        for name, p in model.named_parameters():
+            p.grad = grads[name]
+        opt.step()
+        losses.append(loss.item())
+    """,
+)
+
+
+def test_gradients_of_parameters_by_torch_func_start_the_cell_again() -> None:
+    result = compare_whole_batches(INTO_OPTIMIZER, exact="auto", verify=0)
+    result.assert_equal()
+    assert "gradients of each rank's own loss" in result.run.view.notices["restarted"].text

@@ -166,6 +166,10 @@ ENTRIES = (
         "Calls of modules inside of torch.func's transformations are not divided.",
     ),
     *private(
+        TORCH, "torch._C._functorch", "is_functorch_wrapped_tensor",
+        "A cell that trains on shards by gradients of torch.func starts again.",
+    ),
+    *private(
         TORCH, "torch._C", "_current_graph_task_id",
         "Under mp, a layer that a checkpoint calls again runs as in the forward pass.",
     ),
