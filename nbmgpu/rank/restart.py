@@ -11,6 +11,7 @@ import re
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,11 +28,17 @@ from .files.paths import resolve_parent
 from .reporting.shard_topics import OTHER_NUMBERS
 from .training.compilation import has_compiled_modules
 
+if TYPE_CHECKING:
+    from .reference.step_file import StepWriter
+
 WITHIN = 60.0
 """Seconds after which a cell does not start again: it would lose more than it gains."""
 
 WITHIN_OF_ERROR = 10.0
 """The same after an exception, which most often is one that the cell has on one device, too."""
+
+LEAST_PATIENCE = 5.0
+"""Seconds for which a rank that has failed waits at least for one device to be as far."""
 
 SAME_ERRORS = (MemoryError, torch.OutOfMemoryError, OptionError, StrategyError)
 """Exceptions that whole batches do not prevent: they need more memory, or are about options."""
@@ -102,10 +109,14 @@ class RestartRequest:
         if self.possible:
             self._exit(SAME_WORK)
 
-    def consider_error(self, error: BaseException) -> None:
+    def consider_error(self, error: BaseException, steps: StepWriter | None) -> None:
         """End this rank if the cell may have failed because it had a shard of a batch.
 
         It may have the size of a batch written out, or end a loop by what is in a shard.
+
+        Args:
+            error: what the cell has raised.
+            steps: knows the reference, if there is one, which may raise the same.
         """
         is_full = isinstance(error, OSError) and error.errno in DISK_FULL
         is_of_cell = isinstance(error, Exception) and not isinstance(error, SAME_ERRORS)
@@ -113,7 +124,10 @@ class RestartRequest:
             lost = re.search(LOST_CONNECTION, str(error))
             if lost and self._another_rank_has_failed():
                 return
-            self._exit(_failure(error))
+            failure = describe_failure(error)
+            patience = max(self._seconds, LEAST_PATIENCE)  # to start again takes as long
+            if steps is None or not steps.fails_on_one_device(failure, patience):
+                self._exit(failure)
 
     def _another_rank_has_failed(self) -> bool:
         """Return whether another rank was killed or interrupted, or has raised an exception.
@@ -165,7 +179,7 @@ def obstacle(undo_log: UndoLog, seconds: float) -> str:
     return undo_log.obstacle or (compiled if has_compiled_modules() else "")
 
 
-def _failure(error: BaseException) -> str:
+def describe_failure(error: BaseException) -> str:
     """Return what a cell does that raises ``error``, as a predicate."""
     if isinstance(error, RankError) or re.search(LOST_CONNECTION, str(error)):
         return "takes other steps on one rank than on another"

@@ -55,7 +55,7 @@ def finish(rank: PreparedRank, outcome: Outcome) -> Finished:
         return Finished(_finish_without_device(rank, outcome, error))
     restart = session.recorder.restart
     if restart is not None and outcome.error is not None and session.progress.sharded_passes:
-        restart.consider_error(outcome.error)
+        restart.consider_error(outcome.error, rank.step_writer)
     limit, timer = session.step_options.limit, session.metrics.optimizer_timer
     stopped = isinstance(outcome.error, KeyboardInterrupt)
     if limit.on:

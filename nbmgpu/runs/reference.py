@@ -6,7 +6,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from .folder import REFERENCE_ENDED, REFERENCE_FOLDER
+from .folder import REFERENCE_ENDED, REFERENCE_ERROR, REFERENCE_FOLDER, write_atomically
 
 
 def step_file(run_folder: Path, rank: int) -> Path:
@@ -36,6 +36,20 @@ def end(run_folder: Path) -> None:
     with suppress(OSError):  # the disk is full, or the folder was removed
         if has_reference(run_folder):
             (run_folder / REFERENCE_FOLDER / REFERENCE_ENDED).touch()
+
+
+def write_error(run_folder: Path, text: str) -> None:
+    """Let ranks know by which exception the cell ends on one device."""
+    with suppress(OSError):
+        write_atomically(run_folder / REFERENCE_FOLDER / REFERENCE_ERROR, text)
+
+
+def read_error(run_folder: Path) -> str:
+    """Return what ``write_error`` has written; empty if nothing."""
+    try:
+        return (run_folder / REFERENCE_FOLDER / REFERENCE_ERROR).read_text()
+    except OSError:
+        return ""
 
 
 def remove(run_folder: Path) -> None:

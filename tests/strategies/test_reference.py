@@ -140,6 +140,30 @@ def test_the_first_step_with_several_evaluations_is_compared(search: str | None)
     assert "in step 1" in hidden.view.notices["restarted"].text
 
 
+FAILING = """
+for step, (x, y) in enumerate(loader):
+    if {condition}:
+        raise ValueError("a bad batch")
+    opt.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "steps"),
+    [("step == 3", 3), ("(x == X[22]).all(1).any()", 2)],
+    ids=["on all ranks", "on the last rank"],
+)
+def test_what_fails_on_one_device_fails_at_once(condition: str, steps: int) -> None:
+    with pytest.raises(ValueError, match="a bad batch"):
+        run_cell(FAILING.format(condition=condition))
+    run = nbmgpu.last_run
+    assert run is not None
+    assert "restarted" not in run.view.notices
+    assert steps_compared(run) == (steps, False)
+
+
 def run_cell(cell: str, tmp_path: Path | None = None, **options: object) -> Run:
     """Run a cell in a new notebook, in ``tmp_path``."""
     before = os.getcwd()

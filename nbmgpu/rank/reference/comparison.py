@@ -13,16 +13,13 @@ from torch import Tensor
 from nbmgpu.runs.reference import step_file
 
 from .sketches import relative_errors
-from .step_file import END, StepReader
+from .step_file import END, FAILED, POLL, StepReader
 
 FLOAT32, TF32, HALF = 1e-4, 1e-2, 5e-2
 """Relative differences of a gradient that may be due to rounding, by what it is computed in."""
 
 GROWTH, LARGEST = 100.0, 0.1
 """A step multiplies differences by less than this, if they are due to rounding, up to a limit."""
-
-POLL = 0.002
-"""Seconds between two looks whether the ranks have reached a step."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class StepComparison:
         step, there = self.steps + 1, torch.zeros_like(here)
         for reader in self._readers:
             record = self._wait(reader, is_over)
-            if record is None or record[0] == END:
+            if record is None or record[0] in (END, FAILED):
                 self.is_over = True
                 return None
             parameters, sketches = record
@@ -95,5 +92,7 @@ class StepComparison:
         self, reader: StepReader, is_over: Callable[[], bool]
     ) -> tuple[int, Tensor | None] | None:
         while (record := reader.next_step()) is None and not is_over():
+            if any(other.has_failed for other in self._readers):  # the rest may wait for it
+                return None
             time.sleep(POLL)
         return record

@@ -25,7 +25,7 @@ from nbmgpu.rank.rank_environment import RankEnvironment
 from nbmgpu.rank.reporting import notices, stdio
 from nbmgpu.rank.reporting.recorder import Recorder
 from nbmgpu.rank.reporting.shard_topics import OTHER_NUMBERS
-from nbmgpu.rank.restart import WITHIN, obstacle
+from nbmgpu.rank.restart import WITHIN, describe_failure, obstacle
 from nbmgpu.rank.rng.seeding import SeedSource
 from nbmgpu.rank.shell import RankShell, make_shell
 from nbmgpu.rank.startup import (
@@ -122,7 +122,9 @@ class Reference:
         """Run the cell on one device, and compare each step and the end."""
         session, shell = self._prepare(alone_on(free_device(self._run), self._run.record))
         outcome = shell.run(self._run.cell)
-        if outcome.error is None and (session.progress.backwards or self._comparison.steps):
+        if outcome.error is not None:
+            reference.write_error(self._run.folder, describe_failure(outcome.error))
+        elif session.progress.backwards or self._comparison.steps:
             self.end(is_whole=self._comparison.has_all(self._is_late))
 
     def _prepare(self, record: RunRecord) -> tuple[TrainingSession, RankShell]:

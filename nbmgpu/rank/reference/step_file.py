@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,12 @@ HEADER = struct.Struct("<qq")
 
 END = -1
 """Number of parameters in the last record of a cell that has finished."""
+
+FAILED = -2
+"""The same of a cell that has raised an exception."""
+
+POLL = 0.002
+"""Seconds between two looks at what others have written."""
 
 MOST_STEPS = 256
 """Steps that are recorded at most."""
@@ -89,6 +96,22 @@ class StepWriter:
         if not self._steps:
             reference.end(self._folder)
 
+    def fails_on_one_device(self, failure: str, seconds: float) -> bool:
+        """Return whether the cell fails in the same way on one device.
+
+        Args:
+            failure: how it has failed here, as in ``reference.write_error``.
+            seconds: how long to wait for the reference, which may not be as far as this rank.
+        """
+        if not self._file.closed:
+            with suppress(OSError):
+                self._file.write(HEADER.pack(FAILED, 0))
+            self._file.close()
+        deadline = time.monotonic() + seconds
+        while reference.is_verified_now(self._folder) and time.monotonic() < deadline:
+            time.sleep(POLL)
+        return reference.read_error(self._folder) == failure
+
 
 class StepReader:
     """Reads the steps of a rank."""
@@ -102,11 +125,18 @@ class StepReader:
     def next_step(self) -> tuple[int, Tensor | None] | None:
         """Return number of parameters and sketches of the next step; None if it is not there yet.
 
-        The number is ``END`` if there is none.
+        The number is ``END`` or ``FAILED`` if there is none.
         """
         if not self._steps:
             self._read()
         return self._steps.popleft() if self._steps else None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the rank has failed instead of taking the next step."""
+        if not self._steps:
+            self._read()
+        return bool(self._steps) and self._steps[0][0] == FAILED
 
     def _read(self) -> None:
         try:
