@@ -13,17 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CHANGES = {
-    "os.link": ((1,), (2, 3)),
-    "os.mkdir": ((0,), (2,)),
-    "os.remove": ((0,), (1,)),
-    "os.rename": ((0, 1), (2, 3)),
-    "os.rmdir": ((0,), (1,)),
-    "os.symlink": ((1,), (2,)),
-    "os.truncate": ((0,), ()),
+from nbmgpu.system.worker_sockets import socket_folder
+
+CHANGES: dict[str, tuple[tuple[int, int | None], ...]] = {
+    "os.link": ((1, 3),),
+    "os.mkdir": ((0, 2),),
+    "os.remove": ((0, 1),),
+    "os.rename": ((0, 2), (1, 3)),
+    "os.rmdir": ((0, 1),),
+    "os.symlink": ((1, 2),),
+    "os.truncate": ((0, None),),
 }
-"""Audit events of changes of the file system: their arguments that are paths, and those that are
-descriptors of folders (-1 for none)."""
+"""Audit events of changes of the file system: which arguments are paths, and which the descriptors
+of folders that these are relative to (-1 for none)."""
 
 EFFECTS = frozenset({
     "os.posix_spawn", "os.system", "socket.connect", "sqlite3.connect", "subprocess.Popen",
@@ -32,6 +34,9 @@ EFFECTS = frozenset({
 
 TEMPORARY = "tmp", "pymp-", "torchinductor_", "nbmgpu-"
 """How names of temporary files of Python, torch and nbmgpu begin."""
+
+IN_MEMORY = "", ":memory:"
+"""Databases of SQLite that are no file."""
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 
@@ -43,7 +48,7 @@ class FileChange:
     Attributes:
         event: the audit event.
         path: what changes, as the cell has given it.
-        is_relative: whether the path is relative to the descriptor of a folder.
+        is_relative: whether the path is relative to a folder that is unknown.
         predicate: what the cell does, in words.
     """
 
@@ -56,7 +61,7 @@ class FileChange:
 def watch_effects(
     run_folder: Path,
     on_change: Callable[[FileChange], None],
-    on_effect: Callable[[str], None],
+    on_effect: Callable[[str, str], None],
     also: frozenset[str] = frozenset(),
 ) -> None:
     """Call ``on_change`` and ``on_effect`` before what this process does, from now on.
@@ -66,14 +71,14 @@ def watch_effects(
     Args:
         run_folder: whose files are not the cell's.
         on_change: gets each change of a file or folder.
-        on_effect: gets what the cell does otherwise, as a predicate.
+        on_effect: gets the audit event of what the cell does otherwise, and a predicate for it.
         also: audit events that count as effects, besides ``EFFECTS``.
     """
     effects = EFFECTS | also
-    folders = run_folder, Path.home() / ".cache", "/dev", "/proc", sys.prefix
+    folders = run_folder, Path.home() / ".cache", "/dev", "/proc", sys.prefix, socket_folder()
     temporary = os.path.join(os.path.realpath(tempfile.gettempdir()), "")
     private = (
-        *(os.path.join(os.path.realpath(path), "") for path in folders),
+        *(os.path.join(os.path.realpath(path), "") for path in folders if path),
         *(f"{temporary}{prefix}" for prefix in TEMPORARY),
     )
 
@@ -90,16 +95,32 @@ def watch_effects(
             if isinstance(flags, int) and flags & WRITING and is_of_cell(path):
                 on_change(FileChange(event, os.fsdecode(path), False, f"has written to {path}"))
         elif event in CHANGES:
-            paths, folders = CHANGES[event]
-            is_relative = any(args[index] != -1 for index in folders)
-            for path in (args[index] for index in paths):
+            for index, folder_index in CHANGES[event]:
+                path, is_relative = args[index], False
+                if folder_index is not None and args[folder_index] != -1:
+                    folder = _folder_of(args[folder_index])
+                    path, is_relative = os.path.join(folder, os.fsdecode(path)), not folder
                 if is_of_cell(path):
                     what = f"has called {event}({path!r})"
                     on_change(FileChange(event, os.fsdecode(path), is_relative, what))
         elif event in effects:
             # Workers of a loader hand over tensors through sockets that are files.
             what = args[1] if event.startswith("socket.") else args[0]
-            if is_of_cell(what):
-                on_effect(f"has called {event}({what!r})")
+            is_unseen = what in IN_MEMORY if event == "sqlite3.connect" else _is_any_port(what)
+            if not is_unseen and is_of_cell(what):
+                on_effect(event, f"has called {event}({what!r})")
 
     sys.addaudithook(audit)
+
+
+def _folder_of(descriptor: int) -> str:
+    """Return the path of an open folder; empty where the system does not tell."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return ""
+
+
+def _is_any_port(address: Any) -> bool:
+    """Whether ``address`` is one with a port that the system chooses, which nobody waits for."""
+    return isinstance(address, tuple) and len(address) > 1 and address[1] == 0

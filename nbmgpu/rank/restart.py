@@ -68,7 +68,7 @@ class RestartRequest:
         self._launcher_events = folder / "events" / "launcher.jsonl"
         self._has_effects = False
         self._given_up = ""
-        watch_effects(folder, self._record, self._has_effect)
+        watch_effects(folder, self._record, lambda _, predicate: self._has_effect(predicate))
 
     @property
     def possible(self) -> bool:

@@ -155,13 +155,16 @@ def notices(view: RunView) -> list[str]:
 
 
 def verified(view: RunView) -> str:
-    """Return how many steps were compared with one device; empty if none."""
+    """Return how many steps were compared with one device, or why none; empty without training."""
     found = view.reports.verified
-    if found is None or not found.steps:
+    if found is None or (not found.steps and (not found.reason or view.ending == "failed")):
         return ""
+    if not found.steps:
+        return f"not compared with one device: {found.reason}"
     steps = format_count(found.steps, "optimizer step")
-    compared = f"all {steps}" if found.is_whole and found.steps > 1 else steps
-    return f"{compared} compared: the gradients are one device's"
+    if found.steps > 1:
+        steps = f"{'all' if found.is_whole else 'first'} {steps}"
+    return f"{steps} compared: the gradients are one device's"
 
 
 def checkpoint_text(checkpoint: CheckpointWritten) -> str:

@@ -275,12 +275,14 @@ class Restart(Event):
 class Verified(Event):
     """The reference has ended: the first ``steps`` optimizer steps of the ranks are one device's.
 
-    ``is_whole`` is whether these are all steps of the cell.
+    ``is_whole`` is whether these are all steps of the cell.  ``reason`` is why it has not gone on;
+    it is empty if time is up.
     """
 
     kind: ClassVar[str] = "verified"
     steps: int
     is_whole: bool
+    reason: str = ""
 
 
 @dataclass(frozen=True)

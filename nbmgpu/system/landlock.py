@@ -28,6 +28,14 @@ TCP = 0b11
 """The rights to bind and to connect TCP sockets (since version 4)."""
 
 
+def supported_version() -> int:
+    """Return the version of Landlock that the kernel has; 0 if none."""
+    if sys.platform != "linux":
+        return 0
+    libc = ctypes.CDLL(None, use_errno=True)
+    return max(0, int(libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), VERSION)))
+
+
 def forbid_writes(except_in: Iterable[str | Path]) -> bool:
     """Let this thread, and what it starts, change files only below some folders, without TCP.
 
@@ -37,12 +45,10 @@ def forbid_writes(except_in: Iterable[str | Path]) -> bool:
     Returns:
         Whether the kernel supports it; otherwise nothing has changed.
     """
-    if sys.platform != "linux":
-        return False
-    libc = ctypes.CDLL(None, use_errno=True)
-    version = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), VERSION)
+    version = supported_version()
     if version < 1:
         return False
+    libc = ctypes.CDLL(None, use_errno=True)
     writes = WRITE_FILE | REMOVE_AND_MAKE
     writes |= REFER if version >= 2 else 0
     writes |= TRUNCATE if version >= 3 else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import textwrap
 import time
 from pathlib import Path
@@ -19,7 +20,9 @@ from idioms.unrecognized import UNRECOGNIZED
 from matrix_selection import sampled
 
 import nbmgpu
+from nbmgpu.report import text_format
 from nbmgpu.runs.run import Run
+from nbmgpu.system.landlock import supported_version
 
 EXERCISED = "nbmgpu/rank/reference", "tests/idioms"
 
@@ -239,33 +242,80 @@ def test_seeds_that_are_drawn_are_those_of_the_ranks() -> None:
     assert steps_compared(run) == (6, True)
 
 
+def one_epoch_after(effect: str) -> str:
+    """Return a cell that does something and trains for six steps."""
+    return TRAIN.replace("for epoch in range(2):", f"{effect}\nfor epoch in range(1):")
+
+
+@pytest.mark.parametrize(
+    ("effect", "reason"),
+    [
+        ("!echo made >> made.txt", "the cell has run !echo made"),
+        (
+            "import socket; socket.create_server(('127.0.0.1', {port})).close()",
+            "the cell has called socket.bind(('127.0.0.1',",
+        ),
+    ],
+)
+def test_the_reference_ends_before_it_does_what_others_see(
+    effect: str, reason: str, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    effect = effect.format(port=f"{port} + torch.distributed.get_rank()")
+    run = run_cell(one_epoch_after(effect), tmp_path)
+    assert run.state == "finished"
+    assert steps_compared(run) == (0, False)
+    assert f"not compared with one device: {reason}" in text_format.verified(run.view)
+    if "echo" in effect:
+        assert (tmp_path / "made.txt").read_text() == "made\n"
+
+
+@pytest.mark.skipif(not supported_version(), reason="needs Linux with Landlock")
 @pytest.mark.parametrize(
     "effect",
     [
-        "torch.save(model.state_dict(), 'made.pt')",
-        "!echo made >> made.pt",
-        "import subprocess; subprocess.run('echo made >> made.pt', shell=True)",
-        "import socket; socket.create_server(('127.0.0.1', 0)).close()",
+        "import subprocess; subprocess.run('echo made >> made.txt', shell=True)",
+        "import os; os.system('echo made >> made.txt')",
+        "import sqlite3; sqlite3.connect(':memory:').close()",
     ],
 )
-def test_the_reference_ends_before_it_does_what_others_see(effect: str, tmp_path: Path) -> None:
-    run = run_cell(TRAIN.replace("for epoch in range(2):", f"{effect}\nfor epoch in range(1):"),
-                   tmp_path)  # fmt: skip
-    assert run.state == "finished"
-    assert steps_compared(run) == (0, False)
+def test_processes_of_the_reference_write_nothing(effect: str, tmp_path: Path) -> None:
+    run = run_cell(one_epoch_after(effect), tmp_path)
+    assert steps_compared(run) == (6, True)
     if "echo" in effect:
-        writers = 2 if "subprocess" in effect else 1  # a rank starts its own processes
-        assert (tmp_path / "made.pt").read_text() == "made\n" * writers
+        assert (tmp_path / "made.txt").read_text() == "made\n" * 2  # of each rank
+
+
+def test_what_the_reference_saves_is_its_own(tmp_path: Path) -> None:
+    save = """
+import safetensors.torch
+os.makedirs("saved", exist_ok=True)
+torch.save([torch.distributed.get_world_size()], "saved/size.pt")
+safetensors.torch.save_file({"a": X}, "saved/x.safetensors")
+assert torch.load("saved/size.pt") == [torch.distributed.get_world_size()]
+"""
+    run = run_cell(f"import os{one_epoch_after(save)}", tmp_path)
+    assert steps_compared(run) == (6, True)
+    assert torch.load(tmp_path / "saved/size.pt") == [2]
+    assert (tmp_path / "saved/x.safetensors").exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_loader_with_workers_is_compared(workers: int) -> None:
+    setup = f"loader = DataLoader(dataset, batch_size=8, num_workers={workers})"
+    run = run_both(HIDDEN, setup, exact="auto").run
+    assert "than one device" in run.view.notices["restarted"].text
 
 
 def test_a_cell_that_cannot_start_again_says_how_its_gradients_differ() -> None:
-    cell = "import sqlite3\n" + HIDDEN.replace(
-        "        opt.step()\n", "        opt.step()\n        sqlite3.connect(':memory:').close()\n"
+    cell = "import subprocess\n" + HIDDEN.replace(
+        "        opt.step()\n", "        opt.step()\n        subprocess.run(['true'])\n"
     )
     run = run_cell(cell)
     text = run.view.notices["other-gradients"].text
     assert "trains with other gradients than one device" in text
-    assert "sqlite3.connect" in text
+    assert "subprocess.Popen" in text
     assert "--exact always" in text
 
 

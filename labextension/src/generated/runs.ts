@@ -257,12 +257,14 @@ export interface Restart extends Event {
  * The reference has ended: the first `steps` optimizer steps of the ranks are one
  * device's.
  *
- * `is_whole` is whether these are all steps of the cell.
+ * `is_whole` is whether these are all steps of the cell. `reason` is why it has not gone
+ * on; it is empty if time is up.
  */
 export interface Verified extends Event {
   kind: 'verified';
   steps: number;
   is_whole: boolean;
+  reason: string;
 }
 
 /**

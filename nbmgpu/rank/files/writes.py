@@ -140,6 +140,15 @@ class FilePatch:
                 with suppress(OSError):
                     os.unlink(path)
 
+    def shadow_to_write(self, path: str) -> str:
+        """Return where this rank writes instead of the absolute ``path``, as ``open`` does."""
+        if not self._belongs_to_cell(path) or self._is_temporary(path):
+            return path
+        folder = os.path.dirname(path)
+        if os.path.isdir(folder) or folder in self.folders:
+            self.shadows.create(path, "w")
+        return str(self.shadows.of(path))  # without its folder, writing fails as on one device
+
     def _open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if isinstance(file, str | os.PathLike) and not _unpatched_depth:
             path = os.path.realpath(file)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.rank.effects import FileChange, watch_effects
+from nbmgpu.rank.files.atomic_writes import PATH_ARGUMENTS
 from nbmgpu.rank.files.paths import library_folders
 from nbmgpu.rank.files.saves import Saves
 from nbmgpu.rank.files.writes import FilePatch
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 ALSO_EFFECTS = frozenset({"os.exec", "os.spawn", "socket.bind"})
 """Audit events of what can be undone on the ranks, and must not happen beside them."""
 
+CONTAINED = frozenset({
+    "os.posix_spawn", "os.spawn", "os.system", "sqlite3.connect", "subprocess.Popen",
+})  # fmt: skip
+"""Those that may happen once Linux refuses writes, also of processes that this one starts."""
+
 FOLDER_TIMEOUT = 2.0
 """Seconds within which rank 0 makes a folder that the reference has reached before it."""
 
@@ -38,24 +44,28 @@ class Isolation:
         files: the patch of file operations, which is not installed yet.
     """
 
-    def __init__(self, run_folder: Path, number: int, end: Callable[[], None]) -> None:
+    def __init__(self, run_folder: Path, number: int, end: Callable[[str], None]) -> None:
         """Prepare to call ``end`` before an effect.
 
         Args:
             run_folder: of the run.
             number: a rank's that the run does not have.
-            end: ends this process; in a worker of a loader, it does nothing.
+            end: ends this process, for a reason; in a worker of a loader, it does nothing.
         """
         self._folder = run_folder
         self._end = end
         self.files = FilePatch(number, run_folder)
-        self.files.saves = _NoSaves(number, end)
+        self.files.saves = _ShadowSaves(number, self.files)
+        self._is_contained = False
 
     def begin(self, shell: RankShell) -> None:
         """Watch this process from now on; ``shell`` runs no command."""
-        ends: Any = lambda *_: self._end()  # noqa: E731
-        shell.system, shell.getoutput = ends, ends  # type: ignore[method-assign]
-        watch_effects(self._folder, self._check_change, ends, ALSO_EFFECTS)
+
+        def run(command: str, *_: Any, **__: Any) -> None:
+            self._end(f"the cell has run !{command}")
+
+        shell.system = shell.getoutput = run  # type: ignore[method-assign, assignment]
+        watch_effects(self._folder, self._check_change, self._check_effect, ALSO_EFFECTS)
 
     def enforce(self, join_save: Callable[[Any], None]) -> None:
         """Let the cell write to shadows alone, once the notebook's objects are loaded.
@@ -64,7 +74,12 @@ class Isolation:
         """
         self.files.install(join_save)
         private = str(self._folder), "/dev", "/proc", socket_folder(), *library_folders()
-        forbid_writes(path for path in private if path)
+        self._is_contained = forbid_writes(path for path in private if path)
+
+    def _check_effect(self, event: str, predicate: str) -> None:
+        """End before an effect that Linux does not contain."""
+        if not (self._is_contained and event in CONTAINED):
+            self._end(f"the cell {predicate}")
 
     def _check_change(self, change: FileChange) -> None:
         """End before a change of files, unless it is a folder that rank 0 makes as well."""
@@ -75,26 +90,29 @@ class Isolation:
             if time.monotonic() > deadline:
                 break
             time.sleep(0.005)
-        self._end()
+        self._end(f"the cell {change.predicate}")
 
 
-class _NoSaves(Saves):
-    """Ends the process before a library saves a file."""
+class _ShadowSaves(Saves):
+    """Lets libraries save to this process's own version of a file."""
 
-    def __init__(self, number: int, end: Callable[[], None]) -> None:
+    def __init__(self, number: int, files: FilePatch) -> None:
         super().__init__(number, lambda path: False, lambda path: None)
-        self._end = end
+        self._files = files
 
     def wrap(
         self, save: Callable[..., Any], position: int, pickles: bool = False
     ) -> Callable[..., Any]:
-        """Return a function that saves to buffers alone."""
+        """Return a function that saves to shadows, and elsewhere to buffers alone."""
+
+        def to_shadow(given: Any) -> Any:
+            is_path = isinstance(given, str | os.PathLike)
+            return self._files.shadow_to_write(os.path.realpath(given)) if is_path else given
 
         @functools.wraps(save)
         def saving(*args: Any, **kwargs: Any) -> Any:
-            given = args[position] if len(args) > position else None
-            if given is None or isinstance(given, str | os.PathLike):
-                self._end()
-            return save(*args, **kwargs)
+            values = [to_shadow(v) if index == position else v for index, v in enumerate(args)]
+            named = {k: to_shadow(v) if k in PATH_ARGUMENTS else v for k, v in kwargs.items()}
+            return save(*values, **named)
 
         return saving

@@ -12,6 +12,7 @@ import torch
 
 from nbmgpu.devices.probe import probe
 from nbmgpu.environment.accelerator import CUDA, is_accelerator
+from nbmgpu.formatting import format_bytes
 from nbmgpu.patches import PatchStack
 from nbmgpu.rank.restart import WITHIN
 from nbmgpu.runs.reference import is_verified_now, step_file
@@ -38,6 +39,10 @@ POLL = 0.01
 """Seconds between two looks whether the ranks have taken a step."""
 
 
+class NoReferenceError(Exception):
+    """The cell is not run on one device; the message says why, if it would be of interest."""
+
+
 def alone_on(device: str, record: RunRecord) -> RunRecord:
     """Return the record of a run of the same cell on ``device``."""
     options = record.options
@@ -57,7 +62,7 @@ def free_device(run: Run) -> str:
     """Return the device to use; first wait until ranks have taken a step if memory may be short.
 
     Raises:
-        MemoryError: too little is left then, or they take no step.
+        NoReferenceError: too little is left then, or they take no step.
     """
     record, deadline = run.record, time.monotonic() + WITHIN
     while not is_complete(record.storage.bundle):  # its size is not known before
@@ -70,10 +75,11 @@ def free_device(run: Run) -> str:
     while not (steps.exists() and steps.stat().st_size):
         _pause(run, deadline)
     if (run.folder / UNDO_FOLDER).exists():
-        raise MemoryError("ranks have written files that the cell may read")
+        raise NoReferenceError("memory is short, and ranks have written files in their first step")
     device, free = ("cpu", available_memory()) if is_on_cpu else _freest(record)
     if free is not None and free < LEAST_MEMORY + PLENTY * size:
-        raise MemoryError(f"{LEAST_MEMORY + PLENTY * size} bytes are not available on {device}")
+        needed = format_bytes(LEAST_MEMORY + PLENTY * size)
+        raise NoReferenceError(f"it may need {needed}, which are not free on {device}")
     return device
 
 
@@ -87,7 +93,7 @@ def _freest(record: RunRecord) -> tuple[str, int | None]:
 
 def _pause(run: Run, deadline: float) -> None:
     if time.monotonic() > deadline or not is_verified_now(run.folder):
-        raise MemoryError("the ranks have taken no step")
+        raise NoReferenceError
     time.sleep(POLL)
 
 

@@ -48,7 +48,7 @@ from nbmgpu.trackers import registry as trackers
 
 from .comparison import HALF, TF32, Difference, StepComparison
 from .isolation import Isolation
-from .one_device import alone_on, free_device, limit_memory, use_temporary_folder
+from .one_device import NoReferenceError, alone_on, free_device, limit_memory, use_temporary_folder
 from .sketches import sketches_of
 from .step_file import MOST_STEPS
 
@@ -79,8 +79,11 @@ def run_reference(run: Run, environment: RankEnvironment) -> NoReturn:
         environment.apply()
         stdio.redirect(verification.log)
         verification.run()
-    except BaseException:
+    except NoReferenceError as error:
+        verification.end(reason=str(error))
+    except BaseException as error:
         traceback.print_exc()  # what one device cannot run, such as for its memory, ranks can
+        verification.end(reason=describe_failure(error))
     finally:
         verification.end()
         os._exit(0)
@@ -123,7 +126,9 @@ class Reference:
         session, shell = self._prepare(alone_on(free_device(self._run), self._run.record))
         outcome = shell.run(self._run.cell)
         if outcome.error is not None:
-            reference.write_error(self._run.folder, describe_failure(outcome.error))
+            failure = describe_failure(outcome.error)
+            reference.write_error(self._run.folder, failure)
+            self.end(reason=f"there, the cell {failure}")
         elif session.progress.backwards or self._comparison.steps:
             self.end(is_whole=self._comparison.has_all(self._is_late))
 
@@ -140,7 +145,7 @@ class Reference:
             self._comparison.tolerance = max(self._comparison.tolerance, TF32)
         registry = OptimizerRegistry()
         registry.install()
-        isolation = Isolation(run.folder, self._number, self.end)
+        isolation = Isolation(run.folder, self._number, lambda why: self.end(reason=why))
         store: Any = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backends(device, shared=False), store=store, rank=0, world_size=1)
         shell = make_shell(events, recorder, self.log, self._number)
@@ -165,11 +170,12 @@ class Reference:
         patches.wrap("torch.amp.autocast_mode.autocast.__enter__", self._noting_precision)
         patches.wrap("torch.amp.GradScaler.step", self._ending_if_scaled)
 
-    def end(self, is_whole: bool = False) -> None:
-        """Report what was compared, and end."""
+    def end(self, is_whole: bool = False, reason: str = "") -> None:
+        """Report what was compared, and why no more, and end."""
         if os.getpid() == self._process:  # no worker of a loader
+            steps = self._comparison.steps
             with suppress(OSError):
-                self._events().emit(Verified, steps=self._comparison.steps, is_whole=is_whole)
+                self._events().emit(Verified, steps=steps, is_whole=is_whole, reason=reason)
             self._exit()
 
     def _exit(self) -> NoReturn:
@@ -195,7 +201,7 @@ class Reference:
         @functools.wraps(step)
         def ending(scaler: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> Any:
             if scaler.is_enabled():
-                self.end()
+                self.end(reason="a GradScaler may skip other steps there")
             return step(scaler, *args, **kwargs)
 
         return ending
