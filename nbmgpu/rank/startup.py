@@ -119,7 +119,7 @@ def prepare(
     received, memory_usage = receive(run, session, shell, files)
     if (checkpointer := checkpointer_of(run, session, shell, files.saves)) is not None:
         checkpointer.install()
-    step_writer = step_writer_of(run.folder, session.strategy)
+    step_writer = step_writer_of(run.folder, session.strategy, progress)
     if step_writer is not None:
         step_patch.observe = step_writer.observe
     if record.options.may_restart and session.rank_info.splits_batches:

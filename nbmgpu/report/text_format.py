@@ -157,14 +157,16 @@ def notices(view: RunView) -> list[str]:
 def verified(view: RunView) -> str:
     """Return how many steps were compared with one device, or why none; empty without training."""
     found = view.reports.verified
-    if found is None or (not found.steps and (not found.reason or view.ending == "failed")):
+    if found is None:
         return ""
+    reason = "" if view.ending == "failed" else found.reason
     if not found.steps:
-        return f"not compared with one device: {found.reason}"
+        return f"not compared with one device: {reason}" if reason else ""
     steps = format_count(found.steps, "optimizer step")
     if found.steps > 1:
         steps = f"{'all' if found.is_whole else 'first'} {steps}"
-    return f"{steps} compared: the gradients are one device's"
+    end = f"; then {reason}" if reason else ""
+    return f"{steps} compared: the gradients are one device's{end}"
 
 
 def checkpoint_text(checkpoint: CheckpointWritten) -> str:

@@ -275,8 +275,7 @@ class Restart(Event):
 class Verified(Event):
     """The reference has ended: the first ``steps`` optimizer steps of the ranks are one device's.
 
-    ``is_whole`` is whether these are all steps of the cell.  ``reason`` is why it has not gone on;
-    it is empty if time is up.
+    ``is_whole`` is whether these are all; ``reason`` is why it ended, or empty if time was up.
     """
 
     kind: ClassVar[str] = "verified"

@@ -64,6 +64,7 @@ OTHER_GRADIENTS = (
     "trains with other gradients than one device: that of {name} in step {step} is {error}"
 )
 OTHER_PARAMETERS = "steps other parameters than one device, in step {step}"
+OTHER_VALUE = "has other values than one device: `{path}` is {there} in step {step}, not {here}"
 """What a cell does that starts again because a reference has found it; see ``--verify``."""
 
 SAME_WORK = "does all the work on every rank"

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nbmgpu.rank.reference.comparison import Difference, StepComparison
+from nbmgpu.rank.progress import TrainingProgress
+from nbmgpu.rank.reference.comparison import Difference, StepComparison, ValueDifference
 from nbmgpu.rank.reference.sketches import COLUMNS, SUMS, relative_errors, sketches_of
 from nbmgpu.rank.reference.step_file import StepReader, StepWriter
 from nbmgpu.runs import reference
@@ -141,7 +142,7 @@ class Steps:
         self.writers: list[StepWriter] = []
         for rank in range(ranks):
             strategy: Any = Parts(rank, ranks)
-            self.writers.append(StepWriter(folder, strategy))
+            self.writers.append(StepWriter(folder, strategy, TrainingProgress()))
         _writers.extend(self.writers)
         self.comparison = StepComparison(folder, ranks)
 
@@ -149,8 +150,8 @@ class Steps:
         for writer in self.writers:
             writer.observe(optimizer_of(grads))
 
-    def compare(self, grads: list[Tensor | None]) -> Difference | None:
-        return self.comparison.compare(rows(grads), lambda: False)
+    def compare(self, grads: list[Tensor | None]) -> Difference | ValueDifference | None:
+        return self.comparison.compare(rows(grads), {}, lambda: False)
 
 
 def test_steps_of_ranks_are_compared(tmp_path: Path) -> None:
@@ -161,7 +162,8 @@ def test_steps_of_ranks_are_compared(tmp_path: Path) -> None:
         assert steps.compare(grads) is None
     for writer in steps.writers:
         writer.close()
-    assert steps.comparison.has_all(lambda: False)
+    assert steps.comparison.compare_end({}, lambda: False) is None
+    assert steps.comparison.has_all
     assert steps.comparison.steps == 3
 
 
@@ -173,7 +175,7 @@ def test_the_parameter_that_differs_most_is_named(tmp_path: Path) -> None:
     there[2], there[4] = 1.1 * there[2], 1.5 * there[4]
     steps.write(there)
     found = steps.compare(here)
-    assert found is not None
+    assert isinstance(found, Difference)
     assert (found.step, found.parameter) == (1, 4)
     assert found.error == pytest.approx(0.5, rel=0.2)
 
@@ -204,7 +206,8 @@ def test_the_last_step_may_be_another_one(tmp_path: Path) -> None:
     steps.write(grads)
     assert steps.compare(grads) is None
     steps.write(grads)
-    assert not steps.comparison.has_all(lambda: False)
+    assert steps.comparison.compare_end({}, lambda: False) is None
+    assert not steps.comparison.has_all
     other = tmp_path / "other"
     other.mkdir()
     steps = Steps(other)
@@ -217,7 +220,7 @@ def test_the_last_step_may_be_another_one(tmp_path: Path) -> None:
 
 def test_a_comparison_that_is_over_waits_for_no_rank(tmp_path: Path) -> None:
     steps = Steps(tmp_path)
-    assert steps.comparison.compare(rows(some_grads()), lambda: True) is None
+    assert steps.comparison.compare(rows(some_grads()), {}, lambda: True) is None
     assert steps.comparison.steps == 0
 
 
@@ -232,7 +235,7 @@ def test_a_record_that_is_being_written_is_read_later(tmp_path: Path) -> None:
     path.write_bytes(data)
     found = reader.next_step()
     assert found is not None
-    assert found[0] == len(SHAPES)
+    assert found.parameters == len(SHAPES)
     assert reader.next_step() is None
 
 
@@ -256,3 +259,14 @@ def test_nothing_is_recorded_for_a_reference_that_has_ended(tmp_path: Path) -> N
     reference.end(tmp_path)
     steps.write(some_grads())
     assert not reference.step_file(tmp_path, 0).read_bytes()
+
+
+def test_rounding_that_has_grown_too_large_is_told_from_a_jump(tmp_path: Path) -> None:
+    steps, grads = Steps(tmp_path), [torch.ones(61)]
+    for error in (1e-5, 1e-3, 0.09):
+        steps.write([(1 + error) * torch.ones(61)])
+        assert steps.compare(grads) is None
+    steps.write([2 * torch.ones(61)])
+    found = steps.compare(grads)
+    assert isinstance(found, Difference)
+    assert found.has_grown

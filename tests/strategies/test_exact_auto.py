@@ -51,7 +51,7 @@ TOPICS = [
 ]
 
 
-SQLITE = "import sqlite3; sqlite3.connect(':memory:').close()"
+SQLITE = "import sqlite3; sqlite3.connect('file:a?mode=memory', uri=True).close()"
 
 
 def auto(cell: Idiom, ranks: int = 2, **options: object) -> Comparison:

@@ -386,6 +386,61 @@ def test_a_run_does_not_depend_on_its_reference(how: str) -> None:
     assert not process.is_running()
 
 
+COUNTED = """
+{before}
+for epoch in range(2):
+    for x, y in loader:
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+        {count}
+"""
+
+COUNTS = {
+    "in a dict": ("seen = {}", "seen['n'] = seen.get('n', 0) + len(x)"),
+    "in a list": ("sizes = []", "sizes.append(x.shape[0])"),
+    "shapes": ("shapes = []", "shapes.append(tuple(x.shape))"),
+    "words": ("words = []", "words.append(f'{x.shape} of {epoch}')"),
+    "of a tensor": ("n = 0", "n += int(torch.ones_like(y).sum())"),
+    "of the model": ("model.samples = 0", "model.samples += len(x)"),
+    "an average": ("mean = 1.0", "mean += 0.1 * (x.numel() - mean)"),
+}
+
+
+@pytest.mark.parametrize(("before", "count"), COUNTS.values(), ids=COUNTS)
+def test_what_counts_a_shard_starts_again(before: str, count: str) -> None:
+    cell = COUNTED.format(before=before, count=count)
+    result = compare_whole_batches(idiom("counts", cell), exact="auto")
+    result.assert_equal()
+    text = result.run.view.notices["restarted"].text
+    assert "other values than one device: `" in text or "counts by the size" in text
+
+
+@pytest.mark.parametrize(
+    ("before", "count"),
+    [
+        ("import time", "now = time.time(); words = f'{now} {loss.item():.4f}'"),
+        ("", "size = len(x); shape = x.shape; process = __import__('os').getpid()"),
+        ("best = 9.0", "best = min(best, loss.item()); steps = len(losses)"),
+        ("ranks = torch.distributed.get_world_size()", "pass"),
+    ],
+)
+def test_values_of_a_rank_are_no_difference(before: str, count: str) -> None:
+    run = run_cell(COUNTED.format(before=before, count=count))
+    assert "restarted" not in run.view.notices
+    assert steps_compared(run) == (12, True)
+
+
+def test_a_training_that_diverges_is_no_fault() -> None:
+    """Rounding grows until gradients have nothing in common, on one device as well."""
+    setup = "torch.manual_seed(2)\nopt = torch.optim.SGD(model.parameters(), lr=40.0)"
+    run = run_both(TRAIN.replace("range(2)", "range(20)"), setup, exact="always").run
+    assert "other-gradients" not in run.view.notices
+    assert "then rounding has grown as large as the gradients" in text_format.verified(run.view)
+
+
 def test_the_kernel_is_told_what_was_compared() -> None:
     from nbmgpu.report.summary import summary_text
 

@@ -40,17 +40,18 @@ from nbmgpu.runs import reference
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Notice, Restart, Verified
 from nbmgpu.runs.folder import REFERENCE_FOLDER
-from nbmgpu.runs.number_topics import OTHER_GRADIENTS, OTHER_PARAMETERS
+from nbmgpu.runs.number_topics import OTHER_GRADIENTS, OTHER_PARAMETERS, OTHER_VALUE
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.undo_log import UndoLog
 from nbmgpu.system.parent_death import die_with_parent
 from nbmgpu.trackers import registry as trackers
 
-from .comparison import HALF, TF32, Difference, StepComparison
+from .comparison import HALF, TF32, Difference, StepComparison, ValueDifference
 from .isolation import Isolation
 from .one_device import NoReferenceError, alone_on, free_device, limit_memory, use_temporary_folder
 from .sketches import sketches_of
 from .step_file import MOST_STEPS
+from .values import CellValues, Value
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -63,6 +64,12 @@ NICENESS = 15
 
 FEWEST_STEPS = 2
 """Steps that are compared also where each takes longer than the time for all."""
+
+GROWN_ROUNDING = "rounding has grown as large as the gradients"
+"""Why a comparison ends where training diverges."""
+
+LEAST_PERCENT = 1e-2
+"""Differences below have their first digit in notices, whatever it is."""
 
 ITEMSIZE = 4
 """Bytes of a number in float32."""
@@ -119,6 +126,10 @@ class Reference:
         self._comparison = StepComparison(run.folder, run.record.world_size)
         if self._options.values.get("precision") == "bf16":
             self._comparison.tolerance = HALF
+        # With whole batches, what still differs is a number of ranks that the cell has asked for.
+        self._has_whole_batches = self._options.values["exact"] == "always"
+        self._comparison.ignores_values = self._has_whole_batches
+        self._values = CellValues()
         self._first_compared = 0.0
 
     def run(self) -> None:
@@ -128,9 +139,13 @@ class Reference:
         if outcome.error is not None:
             failure = describe_failure(outcome.error)
             reference.write_error(self._run.folder, failure)
-            self.end(reason=f"there, the cell {failure}")
+            self.end(reason=f"the cell {failure} there")
         elif session.progress.backwards or self._comparison.steps:
-            self.end(is_whole=self._comparison.has_all(self._is_late))
+            values = self._values.at_end()
+            difference = self._comparison.compare_end(values, self._is_late)
+            if difference is not None:
+                self._report(_describe_value(difference))
+            self.end(is_whole=self._comparison.has_all)
 
     def _prepare(self, record: RunRecord) -> tuple[TrainingSession, RankShell]:
         """Prepare as the only rank of a run, which can change nothing that others see."""
@@ -212,9 +227,15 @@ class Reference:
         parameters = (p for unit in session.trained.units for p in unit.parameters())
         if any(p.is_floating_point() and p.dtype.itemsize < ITEMSIZE for p in parameters):
             comparison.tolerance = HALF
-        difference = comparison.compare(sketches_of(optimizer, session.strategy), self._is_late)
-        if difference is not None:
-            self._report(difference, session, optimizer)
+        difference = comparison.compare(
+            sketches_of(optimizer, session.strategy), self._values.at_step(), self._is_late
+        )
+        if isinstance(difference, ValueDifference):
+            self._report(_describe_value(difference))
+        elif difference is not None and difference.has_grown and self._has_whole_batches:
+            self.end(reason=GROWN_ROUNDING)
+        elif difference is not None:
+            self._report(_describe(difference, session, optimizer))
         self._first_compared = self._first_compared or time.monotonic()
         is_long = time.monotonic() - self._first_compared > self._options.verify
         is_enough = (is_long and comparison.steps >= FEWEST_STEPS) or comparison.steps == MOST_STEPS
@@ -225,20 +246,13 @@ class Reference:
         """Return whether the cell could not start again any more."""
         return time.monotonic() - self._began > WITHIN
 
-    def _report(
-        self, difference: Difference, session: TrainingSession, optimizer: Optimizer
-    ) -> NoReturn:
-        """Let the cell start again, or say why it does not, and end."""
-        reason = OTHER_PARAMETERS.format(step=difference.step)
-        if difference.parameter is not None:
-            name = _name_of(difference.parameter, session, optimizer)
-            error = format_error(difference.error)
-            reason = OTHER_GRADIENTS.format(step=difference.step, name=name, error=error)
+    def _report(self, reason: str) -> NoReturn:
+        """Let the cell start again for a ``reason``, or say why it does not, and end."""
         options = self._options
         why_not = obstacle(self._undo_log, time.monotonic() - self._began)
         if not options.may_restart:
             why_not = "runs in the background, or with --compile"
-        if options.values["exact"] == "always":
+        if self._has_whole_batches:
             self._notice(notices.OTHER_GRADIENTS_OF_WHOLE_BATCHES.format(reason=reason))
         elif not why_not:
             self._events().emit(Restart, reason=reason)
@@ -256,8 +270,34 @@ class Reference:
         return not OTHER_NUMBERS.isdisjoint(run.view.notices)
 
 
+def _describe(difference: Difference, session: TrainingSession, optimizer: Optimizer) -> str:
+    """Return what the cell does whose gradients differ, as a predicate."""
+    if difference.parameter is None:
+        return OTHER_PARAMETERS.format(step=difference.step)
+    name = _name_of(difference.parameter, session, optimizer)
+    error = format_error(difference.error)
+    return OTHER_GRADIENTS.format(step=difference.step, name=name, error=error)
+
+
+def _describe_value(difference: ValueDifference) -> str:
+    """Return what the cell does that keeps another value, as a predicate."""
+    return OTHER_VALUE.format(
+        path=difference.path,
+        here=format_value(difference.here),
+        there=format_value(difference.there),
+        step=difference.step,
+    )
+
+
+def format_value(value: Value) -> str:
+    """Return a value for a notice: ``44``, ``0.1235``, ``'n=4'``."""
+    return f"{value:.4g}" if isinstance(value, float) else repr(value)
+
+
 def format_error(error: float) -> str:
     """Return how far a gradient is off: ``13.0% off``."""
+    if error < LEAST_PERCENT:
+        return f"{100 * error:.1g}% off"
     return f"{error:.1%} off" if math.isfinite(error) else "not finite on one side only"
 
 

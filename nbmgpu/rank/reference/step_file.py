@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,15 +16,18 @@ import torch
 from nbmgpu.runs import reference
 
 from .sketches import COLUMNS, sketches_of
+from .values import CellValues, Values
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
+    from nbmgpu.rank.progress import TrainingProgress
     from nbmgpu.strategies.base import Strategy
 
-HEADER = struct.Struct("<qq")
-"""Number of parameters, and of rows that follow: all of them, or none from a rank without parts."""
+HEADER = struct.Struct("<qqq")
+"""Number of parameters; of rows that follow: all of them, or none from a rank without parts; and of
+bytes of values behind them."""
 
 END = -1
 """Number of parameters in the last record of a cell that has finished."""
@@ -33,16 +38,39 @@ FAILED = -2
 POLL = 0.002
 """Seconds between two looks at what others have written."""
 
+MOST_BYTES = 1 << 14
+"""Bytes of values that are recorded in a step."""
+
 MOST_STEPS = 256
 """Steps that are recorded at most."""
 
 
-def step_writer_of(run_folder: Path, strategy: Strategy) -> StepWriter | None:
+@dataclass(frozen=True)
+class StepRecord:
+    """A step of a rank.
+
+    Attributes:
+        parameters: their number; or ``END`` or ``FAILED`` instead of a step.
+        sketches: of their gradients, shape (parameters, ``COLUMNS``); None from a rank without
+            parts of them.
+        values: small values that the cell keeps; see ``small_values``.
+        samples: of the rank's shard, and of the whole batch.
+    """
+
+    parameters: int
+    sketches: Tensor | None
+    values: Values
+    samples: tuple[int, int]
+
+
+def step_writer_of(
+    run_folder: Path, strategy: Strategy, progress: TrainingProgress
+) -> StepWriter | None:
     """Return what records the steps of this rank; None if there is no reference."""
     if not reference.has_reference(run_folder):
         return None
     try:
-        return StepWriter(run_folder, strategy)
+        return StepWriter(run_folder, strategy, progress)
     except OSError:  # the disk is full
         reference.end(run_folder)
         return None
@@ -51,9 +79,11 @@ def step_writer_of(run_folder: Path, strategy: Strategy) -> StepWriter | None:
 class StepWriter:
     """Writes what a rank is about to step by."""
 
-    def __init__(self, run_folder: Path, strategy: Strategy) -> None:
+    def __init__(self, run_folder: Path, strategy: Strategy, progress: TrainingProgress) -> None:
         """Open the file of the rank whose steps ``strategy`` takes."""
         self._strategy = strategy
+        self._progress = progress
+        self._values = CellValues()
         self._folder = run_folder
         self._file = reference.step_file(run_folder, strategy.rank).open("ab", buffering=0)
         self._steps = 0
@@ -78,9 +108,16 @@ class StepWriter:
         rows = sketches_of(optimizer, self._strategy)
         has_parts = bool(rows[:, 0].any()) or self._strategy.rank == 0
         data = rows.numpy().tobytes() if has_parts else b""
-        record = HEADER.pack(len(rows), len(rows) if has_parts else 0) + data
+        values = self._encode(self._values.at_step())
+        record = HEADER.pack(len(rows), len(rows) if has_parts else 0, len(values)) + data + values
         if self._file.write(record) < len(record):
             self._give_up()
+
+    def _encode(self, values: Values) -> bytes:
+        shard = self._progress.shard
+        samples = (shard.samples, shard.global_samples) if shard is not None else (0, 0)
+        encoded = json.dumps([samples, values]).encode()
+        return encoded if len(encoded) <= MOST_BYTES else json.dumps([samples, {}]).encode()
 
     def _give_up(self) -> None:
         self._file.close()
@@ -91,7 +128,8 @@ class StepWriter:
         if self._file.closed:
             return
         with suppress(OSError):
-            self._file.write(HEADER.pack(END, 0))
+            values = self._encode(self._values.at_end())
+            self._file.write(HEADER.pack(END, 0, len(values)) + values)
         self._file.close()
         if not self._steps:
             reference.end(self._folder)
@@ -105,7 +143,7 @@ class StepWriter:
         """
         if not self._file.closed:
             with suppress(OSError):
-                self._file.write(HEADER.pack(FAILED, 0))
+                self._file.write(HEADER.pack(FAILED, 0, 0))
             self._file.close()
         deadline = time.monotonic() + seconds
         while reference.is_verified_now(self._folder) and time.monotonic() < deadline:
@@ -120,13 +158,10 @@ class StepReader:
         """Read the file at ``path``, which need not be there yet."""
         self._path = path
         self._offset = 0
-        self._steps: deque[tuple[int, Tensor | None]] = deque()
+        self._steps: deque[StepRecord] = deque()
 
-    def next_step(self) -> tuple[int, Tensor | None] | None:
-        """Return number of parameters and sketches of the next step; None if it is not there yet.
-
-        The number is ``END`` or ``FAILED`` if there is none.
-        """
+    def next_step(self) -> StepRecord | None:
+        """Return the next step; None if it is not there yet."""
         if not self._steps:
             self._read()
         return self._steps.popleft() if self._steps else None
@@ -136,7 +171,7 @@ class StepReader:
         """Whether the rank has failed instead of taking the next step."""
         if not self._steps:
             self._read()
-        return bool(self._steps) and self._steps[0][0] == FAILED
+        return bool(self._steps) and self._steps[0].parameters == FAILED
 
     def _read(self) -> None:
         try:
@@ -147,15 +182,16 @@ class StepReader:
             return
         position = 0
         while position + HEADER.size <= len(data):
-            parameters, rows = HEADER.unpack_from(data, position)
-            end = position + HEADER.size + rows * COLUMNS * 8
-            if end > len(data):
+            parameters, rows, nbytes = HEADER.unpack_from(data, position)
+            start = position + HEADER.size
+            middle = start + rows * COLUMNS * 8
+            if middle + nbytes > len(data):
                 break
             sketches = None
             if rows:
-                start = position + HEADER.size
-                part = bytearray(data[start:end])
+                part = bytearray(data[start:middle])
                 sketches = torch.frombuffer(part, dtype=torch.float64).view(rows, COLUMNS)
-            self._steps.append((parameters, sketches))
-            position = end
+            position = middle + nbytes
+            samples, values = json.loads(data[middle:position] or "[[0, 0], {}]")
+            self._steps.append(StepRecord(parameters, sketches, values, tuple(samples)))
         self._offset += position

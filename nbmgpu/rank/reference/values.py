@@ -1,0 +1,188 @@
+"""Small values that a cell keeps, such as counts: which of them one device would not have.
+
+Ranks on shards count their own samples, in ``n += len(x)``.  Gradients do not show that.  A value
+is compared only where it cannot be a rank's own by intention: where all ranks have the same one, or
+where theirs add up to that of one device.  Times, process ids and values of shards drop out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+Value = int | float | str
+Values = dict[str, Value]
+
+MOST_VALUES = 300
+"""Values that are compared at a step."""
+
+MOST_ITEMS = 64
+"""Items of a dict, and modules of a model, that are looked at."""
+
+DEPTH = 3
+"""Levels of objects and containers that are looked into."""
+
+LONGEST = 200
+"""Characters of a string that is compared."""
+
+LARGEST = 1 << 20
+"""Numbers from which on integers may be sizes of memory, times or addresses."""
+
+FLOAT = re.compile(r"\d*\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+", re.IGNORECASE)
+"""Numbers in strings that rounding may change."""
+
+RELATIVE, ABSOLUTE = 0.05, 1e-3
+"""Differences of floats that may be due to rounding, such as in a difference of losses."""
+
+NOTEBOOK = "__main__"
+"""The module of what a notebook defines."""
+
+
+class CellValues:
+    """The small values of the cell: in its namespace, and local ones of its functions."""
+
+    def __init__(self) -> None:
+        """Begin without a namespace; it is found at the first step."""
+        self._cell: Mapping[str, Any] = {}
+
+    def at_step(self) -> Values:
+        """Return the values, also local ones of functions of the notebook that call this one."""
+        frame: FrameType | None = sys._getframe(1)
+        values: Values = {}
+        while frame is not None and frame.f_globals.get("__name__") != NOTEBOOK:
+            frame = frame.f_back
+        while frame is not None and frame.f_locals is not frame.f_globals:
+            if frame.f_globals.get("__name__") == NOTEBOOK:
+                names = frame.f_locals
+                values |= small_values(names, f"{frame.f_code.co_name}().")
+                if isinstance(names, dict):  # a copy, until Python 3.12, which keeps tensors alive
+                    names.clear()
+            frame = frame.f_back
+        if frame is not None:
+            self._cell = frame.f_locals
+        return values | self.at_end()
+
+    def at_end(self) -> Values:
+        """Return those of the namespace, after the functions have returned."""
+        return small_values(self._cell)
+
+
+def small_values(names: Mapping[str, Any], prefix: str = "") -> Values:
+    """Return numbers, strings and lengths in a namespace, by the expression that each is."""
+    values: Values = {}
+    seen: set[int] = set()
+    for name, value in [*names.items()]:
+        if not name.startswith("_") and not isinstance(value, tuple) and value is not names:
+            for path, small in _small(f"{prefix}{name}", value, 0, seen):
+                values[path] = small
+                if len(values) == MOST_VALUES:
+                    return values
+    return values
+
+
+def _small(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Value]]:
+    if isinstance(value, bool | np.bool_):
+        return  # what is tested, as a rule of a shard
+    if isinstance(value, int | np.integer):
+        yield path, int(value)
+    elif isinstance(value, float | np.floating):
+        yield path, float(value)
+    elif isinstance(value, str):
+        if len(value) <= LONGEST:
+            yield path, FLOAT.sub("", value)
+    elif depth < DEPTH and id(value) not in seen:
+        seen.add(id(value))
+        for name, item in _items(path, value):
+            yield from _small(name, item, depth + 1, seen)
+
+
+def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what to look at in an object, by the expression that it is."""
+    kind = type(value)
+    if kind in (list, deque):
+        yield f"len({path})", len(value)
+        if value:
+            yield f"{path}[-1]", value[-1]
+    elif kind is tuple:
+        yield from ((f"{path}[{index}]", item) for index, item in enumerate(value[:4]))
+    elif kind in (set, frozenset) or kind.__name__ in ("DataFrame", "Series"):
+        yield f"len({path})", len(value)
+    elif isinstance(value, dict):
+        yield f"len({path})", len(value)
+        items = [(k, v) for k, v in value.items() if isinstance(k, str | int)][:MOST_ITEMS]
+        yield from ((f"{path}[{key!r}]", item) for key, item in items)
+    elif isinstance(value, nn.Module):
+        for name, module in [*value.named_modules()][:MOST_ITEMS]:
+            if type(module).__module__ == NOTEBOOK:
+                yield from _attributes(f"{path}.{name}" if name else path, module)
+    elif kind.__module__ == NOTEBOOK:
+        yield from _attributes(path, value)
+
+
+def _attributes(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    names = vars(value) if hasattr(value, "__dict__") else {}
+    yield from ((f"{path}.{name}", item) for name, item in names.items() if name[:1] != "_")
+    for name, buffer in names.get("_buffers", {}).items():
+        whole = not (buffer is None or buffer.is_floating_point() or buffer.is_complex())
+        if whole and buffer.numel() == 1 and buffer.device.type == "cpu":
+            yield f"{path}.{name}", buffer.item()
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What may differ between a rank and one device.
+
+    Attributes:
+        batches: how many samples batches had: the whole one, and each rank's shard.
+        world_size: number of ranks.
+    """
+
+    batches: frozenset[tuple[int, tuple[int, ...]]]
+    world_size: int
+
+
+def differing_value(here: Values, there: list[Values], sizes: Sizes) -> tuple[str, Value] | None:
+    """Return the first value that ranks have and one device has not, with its path; or None.
+
+    Args:
+        here: values on one device.
+        there: those of all ranks.
+        sizes: of batches until now, and of the group of ranks.
+    """
+    for path, mine in here.items():
+        theirs = [values[path] for values in there if path in values]
+        if len(theirs) == len(there) and not _is_alike(path, mine, theirs, sizes):
+            return path, theirs[0]
+    return None
+
+
+def _is_alike(path: str, mine: Value, theirs: list[Value], sizes: Sizes) -> bool:
+    """Whether a value is that of one device, or a rank's own."""
+    first = theirs[0]
+    if isinstance(mine, str) or isinstance(first, str):
+        return first == mine or any(value != first for value in theirs)
+    numbers = [value for value in theirs if not isinstance(value, str)]
+    is_whole = isinstance(mine, int) and all(isinstance(number, int) for number in numbers)
+    if is_whole and max(map(abs, [mine, *numbers])) >= LARGEST:
+        return True
+    if (mine, first) == (1, sizes.world_size):
+        return True  # the number of ranks, which the cell has asked for
+    is_name = path.rpartition(").")[2].isidentifier()
+    if is_name and (mine, tuple(numbers)) in sizes.batches:
+        return True  # the size of a batch, which that of the next one replaces
+    if any(number != first for number in numbers):
+        return not (is_whole and sum(numbers) == mine)
+    if is_whole:
+        return first == mine
+    if not (math.isfinite(mine) and math.isfinite(first)):
+        return True  # gradients tell
+    return abs(first - mine) <= max(ABSOLUTE, RELATIVE * max(abs(first), abs(mine)))

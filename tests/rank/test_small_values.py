@@ -1,0 +1,113 @@
+"""Small values that a cell keeps, and which of them ranks have of their own."""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from nbmgpu.rank.reference.values import CellValues, Sizes, differing_value, small_values
+
+EVEN = Sizes(frozenset({(8, (4, 4))}), 2)
+
+
+def test_numbers_strings_and_lengths_are_found() -> None:
+    names: dict[str, Any] = {
+        "n": 3,
+        "rate": 0.5,
+        "words": "loss 0.251 of 1e-3 n=4",
+        "sizes": [1, 2],
+        "last": deque([(4, 8)]),
+        "seen": {"n": 4, 2: {"deep": 1}, (1, 2): 0},
+        "labels": {1, 2},
+        "shape": (4, 8),
+        "flag": True,
+        "x": torch.ones(4),
+        "_hidden": 1,
+        "long": "x" * 1000,
+    }
+    assert small_values(names) == {
+        "n": 3, "rate": 0.5, "words": "loss  of  n=4",
+        "len(sizes)": 2, "sizes[-1]": 2,
+        "len(last)": 1, "last[-1][0]": 4, "last[-1][1]": 8,
+        "len(seen)": 3, "seen['n']": 4, "len(seen[2])": 1, "seen[2]['deep']": 1,
+        "len(labels)": 2,
+    }  # fmt: skip
+
+
+def test_attributes_are_those_of_classes_of_the_notebook() -> None:
+    module = types.ModuleType("__main__")
+    code = """
+from torch import nn
+import torch
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.count, self.layer = 2, nn.BatchNorm1d(3)
+        self.register_buffer("steps", torch.tensor(5))
+class Meter:
+    def __init__(self): self.n, self._n, self.own = 7, 8, self
+"""
+    exec(code, vars(module))
+    names = {"model": nn.Sequential(module.Net()), "meter": module.Meter(), "bn": nn.BatchNorm1d(3)}
+    values = small_values(names)
+    assert values == {"model.0.count": 2, "model.0.steps": 5, "meter.n": 7}
+
+
+def test_variables_of_functions_are_found_and_not_kept() -> None:
+    module = types.ModuleType("__main__")
+    vars(module).update(keep=CellValues(), total=1)
+    code = """
+def train(tensor):
+    count = 3
+    values = keep.at_step()
+    count = 4
+    return values, keep.at_step()
+"""
+    exec(code + "first, second = train(0)\nlast = keep.at_end()", vars(module))
+    assert module.first["train().count"] == 3
+    assert module.second["train().count"] == 4
+    assert module.first["total"] == module.last["total"] == 1
+    assert "train().count" not in module.last
+
+
+@pytest.mark.parametrize(
+    ("path", "here", "there"),
+    [
+        ("n", 16, [8, 8]),
+        ("n", 9, [5, 4]),  # they add up
+        ("seen['n']", 8, [4, 4]),
+        ("words", "n=8", ["n=4", "n=4"]),
+        ("mean", 2.0, [1.0, 1.0]),
+    ],
+)
+def test_a_value_that_ranks_have_and_one_device_has_not(path: str, here: Any, there: Any) -> None:
+    found = differing_value({path: here}, [{path: value} for value in there], EVEN)
+    assert found == (path, there[0])
+
+
+@pytest.mark.parametrize(
+    ("path", "here", "there"),
+    [
+        ("n", 8, [4, 4]),  # the size of a batch
+        ("train().n", 8, [4, 4]),
+        ("pid", 100, [200, 300]),
+        ("now", 1.5, [1.6, 1.7]),
+        ("ranks", 1, [2, 2]),
+        ("loss", 0.5, [0.5000001, 0.5000001]),
+        ("loss", float("nan"), [float("inf"), float("inf")]),
+        ("memory", 1 << 30, [1 << 29, 1 << 29]),
+        ("words", "rank 0", ["rank 0", "rank 1"]),
+        ("kind", 1, ["a", "b"]),
+    ],
+)
+def test_a_value_that_may_be_a_ranks_own(path: str, here: Any, there: Any) -> None:
+    assert differing_value({path: here}, [{path: value} for value in there], EVEN) is None
+
+
+def test_a_value_that_some_ranks_have_not() -> None:
+    assert differing_value({"n": 1}, [{"n": 3}, {}], EVEN) is None
