@@ -162,10 +162,10 @@ def compare_runs(*runs: str | Run) -> RunComparison:
     """
     found = list({run.id: run for run in map(_opened, runs)}.values())
     if not 2 <= len(found) <= MAX_RUNS:
-        what = f"{len(found)} runs cannot be compared"
+        what = f"A comparison needs several runs, not {len(found)}"
         newest = ", ".join(repr(run.id) for run in itertools.islice(list_runs(), 2))
         instead = f"nbmgpu.compare_runs({newest})"
-        raise OptionError(format_message(what, f"From 2 to {MAX_RUNS} runs", instead))
+        raise OptionError(format_message(what, f"From 2 to {MAX_RUNS} different ones", instead))
     for run in found:
         run.refresh()
     return comparison_of(found)

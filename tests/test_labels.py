@@ -23,6 +23,7 @@ def test_labels_change_and_what_is_not_given_stays(staged):
     assert run.label(note=" two\nlines ") == RunLabels("a", ["x"], "two\nlines")
     assert run.label(name="", tags=["y", " y ", ""]).tags == ["y"]
     assert run.labels == RunLabels("", ["y"], "two\nlines")
+    assert run.label(tags="a, b").tags == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,10 @@ def write_report(run: Run, path: Path) -> Path:
 def report_html(run: Run) -> str:
     """Return the report of ``run``: cell, options, environment, charts, summary, logs."""
     run.refresh()
-    title = f"Run {run.id}"
+    title = run.labels.name or f"Run {run.id}"
     parts = [
         f"<h1>{escape(title)}</h1>",
+        _section("Note", _pre(run.labels.note) if run.labels.note else ""),
         summary_html(run, curves=False),
         _section("Curves", _charts(run)),
         _section("Cell", _pre(run.cell)),

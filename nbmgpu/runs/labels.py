@@ -42,10 +42,14 @@ class RunLabels:
     def checked(cls, name: str = "", tags: Iterable[str] = (), note: str = "") -> RunLabels:
         """Return labels without surrounding spaces, empty tags and repeated tags.
 
+        ``tags`` may be one string, separated by commas.
+
         Raises:
             OptionError: one is too long, or has characters that cannot be shown.
         """
         name, note = name.strip(), note.strip()
+        if isinstance(tags, str):  # as --tag is written
+            tags = tags.split(",")
         words = list(dict.fromkeys(filter(None, (tag.strip() for tag in tags))))
         if problem := name_problem(name):
             raise OptionError(format_message(problem, instead=as_line(name)[:NAME_LENGTH]))

@@ -148,10 +148,10 @@ class Steps:
 
     def write(self, grads: list[Tensor | None]) -> None:
         for writer in self.writers:
-            writer.observe(optimizer_of(grads))
+            writer.observe(optimizer_of(grads), 0)
 
     def compare(self, grads: list[Tensor | None]) -> Difference | ValueDifference | None:
-        return self.comparison.compare(rows(grads), {}, lambda: False)
+        return self.comparison.compare(0, rows(grads), {}, lambda: False)
 
 
 def test_steps_of_ranks_are_compared(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_the_last_step_may_be_another_one(tmp_path: Path) -> None:
 
 def test_a_comparison_that_is_over_waits_for_no_rank(tmp_path: Path) -> None:
     steps = Steps(tmp_path)
-    assert steps.comparison.compare(rows(some_grads()), {}, lambda: True) is None
+    assert steps.comparison.compare(0, rows(some_grads()), {}, lambda: True) is None
     assert steps.comparison.steps == 0
 
 
@@ -270,3 +270,16 @@ def test_rounding_that_has_grown_too_large_is_told_from_a_jump(tmp_path: Path) -
     found = steps.compare(grads)
     assert isinstance(found, Difference)
     assert found.has_grown
+
+
+def test_optimizers_may_step_in_another_order(tmp_path: Path) -> None:
+    steps = Steps(tmp_path, ranks=1)
+    first, second = some_grads()[:2], some_grads()[2:]
+    for _ in range(2):
+        steps.writers[0].observe(optimizer_of(second), 1)
+        steps.writers[0].observe(optimizer_of(first), 0)
+        assert steps.comparison.compare(0, rows(first), {}, lambda: False) is None
+        assert steps.comparison.compare(1, rows(second), {}, lambda: False) is None
+    steps.writers[0].close()
+    assert steps.comparison.compare(0, rows(first), {}, lambda: False) is None
+    assert steps.comparison.is_over

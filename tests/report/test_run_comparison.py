@@ -119,7 +119,7 @@ def test_html_escapes_names_and_cells(staged):
 
 def test_two_different_runs_are_needed(two_runs):
     run = two_runs[0]
-    with pytest.raises(OptionError, match="From 2 to 32 runs") as raised:
+    with pytest.raises(OptionError, match="From 2 to 32 different ones") as raised:
         nbmgpu.compare_runs(run.id, run)
     assert f"nbmgpu.compare_runs('{two_runs[1].id}', '{run.id}')" in str(raised.value)
     with pytest.raises(OptionError, match="There is no run 'nothing'"):

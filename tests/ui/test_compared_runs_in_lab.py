@@ -1,6 +1,7 @@
 """Runs side by side: the sidebar's filter and selection, labels, and the tab of a comparison."""
 
 import re
+import struct
 
 import pytest
 from browsing import command, open_notebook, run_all
@@ -108,7 +109,12 @@ def test_runs_are_filtered_compared_and_renamed(lab, page, shoot):
     with page.expect_download() as download:
         accuracy.get_by_role("button", name="Download this chart as PNG").click()
     assert download.value.suggested_filename == "accuracy.png"
-    assert download.value.path().read_bytes().startswith(b"\x89PNG")
+    png = download.value.path().read_bytes()
+    assert png.startswith(b"\x89PNG")
+    width, height = struct.unpack(">II", png[16:24])
+    box = accuracy.bounding_box()
+    assert width > 1.5 * box["width"]  # twice the pixels of the page
+    assert height > 1.5 * 170  # with title and legend
     shoot("epochs")
     page.get_by_role("tab", name="2 runs compared").click()
     # A run leaves the comparison.

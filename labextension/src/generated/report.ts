@@ -465,6 +465,7 @@ export interface TracePart {
  */
 export interface About {
   id: string;
+  name: string;
   headline: string;
   strategy: string;
   world_size: number;

@@ -1,5 +1,11 @@
 import type { JupyterFrontEnd } from '@jupyterlab/application';
-import { Clipboard, Dialog, Notification, showDialog } from '@jupyterlab/apputils';
+import {
+  Clipboard,
+  Dialog,
+  InputDialog,
+  Notification,
+  showDialog
+} from '@jupyterlab/apputils';
 import type { IDocumentManager } from '@jupyterlab/docmanager';
 import type { IDefaultFileBrowser } from '@jupyterlab/filebrowser';
 import {
@@ -78,8 +84,30 @@ export class RunActions {
 
   /** Attach to the run in a new cell of its notebook, or of the current one. */
   async follow(run: RunLine): Promise<void> {
+    await this.runInNotebook(run, `%mgpu attach ${run.id}`);
+  }
+
+  /** Write the run as a script or a page, by a cell of its notebook: the kernel has its objects. */
+  async export(run: RunLine, options: { report: boolean }): Promise<void> {
+    const { trans } = this.context;
+    const { report } = options;
+    const { button, value } = await InputDialog.getText({
+      title: report ? trans.__('Save a Report') : trans.__('Export as a Script'),
+      label: trans.__('File name, below the folder of the notebook'),
+      text: report ? 'report.html' : 'train.py',
+      okLabel: report ? trans.__('Save') : trans.__('Export')
+    });
+    const file = value?.trim();
+    if (button.accept && file) {
+      const quoted = /\s/.test(file) ? `"${file}"` : file;
+      const flag = report ? '--report ' : '';
+      await this.runInNotebook(run, `%mgpu export ${flag}${run.id} ${quoted}`);
+    }
+  }
+
+  /** Run a line in a new cell of the run's notebook, or of the current one. */
+  private async runInNotebook(run: RunLine, line: string): Promise<void> {
     const { notebooks, shell, trans } = this.context;
-    const line = `%mgpu attach ${run.id}`;
     const panel = this.notebookOf(run) ?? notebooks?.currentWidget;
     if (!panel) {
       Clipboard.copyToSystem(line);

@@ -6,6 +6,8 @@ export namespace CommandIDs {
   export const labelRun = 'nbmgpu:label-run';
   export const stopRun = 'nbmgpu:stop-run';
   export const attachRun = 'nbmgpu:attach-run';
+  export const exportRun = 'nbmgpu:export-run';
+  export const reportRun = 'nbmgpu:report-run';
   export const openFolder = 'nbmgpu:open-folder';
   export const revealNotebook = 'nbmgpu:reveal-notebook';
   export const deleteRun = 'nbmgpu:delete-run';

@@ -12,8 +12,10 @@ import {
   closeIcon,
   editIcon,
   folderIcon,
+  html5Icon,
   linkIcon,
   notebookIcon,
+  pythonIcon,
   stopIcon,
   type LabIcon
 } from '@jupyterlab/ui-components';
@@ -81,6 +83,18 @@ function runCommands(actions: RunActions, trans: TranslationBundle): IRunCommand
       action: run => actions.label(run)
     },
     {
+      id: CommandIDs.exportRun,
+      label: trans.__('Export the Run as a Script…'),
+      icon: pythonIcon,
+      action: run => actions.export(run, { report: false })
+    },
+    {
+      id: CommandIDs.reportRun,
+      label: trans.__('Save a Report of the Run…'),
+      icon: html5Icon,
+      action: run => actions.export(run, { report: true })
+    },
+    {
       id: CommandIDs.deleteRun,
       label: trans.__('Delete the Run…'),
       icon: closeIcon,
@@ -93,7 +107,8 @@ function runCommands(actions: RunActions, trans: TranslationBundle): IRunCommand
 /** Commands about a run: the one in the arguments, or the newest to which they apply. */
 export const runCommandsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'nbmgpu:run-commands',
-  description: 'Commands about a run: stop, follow, notebook, folder, name, delete.',
+  description:
+    'Commands about a run: stop, follow, notebook, folder, name, export, delete.',
   autoStart: true,
   requires: [IRunsModel],
   optional: [

@@ -30,10 +30,7 @@ export class RunTab extends TabContent {
       onConnection: state => this.setNotice(state === 'live' ? '' : connectionLost),
       onGone: reason => this.setNotice(reason)
     });
-    const stopListening = this.source.onChange(['about'], () => {
-      this.setTitle();
-      stopListening();
-    });
+    this.source.onChange(['about'], () => this.setTitle());
     this.view = mountRunView(
       this.node,
       Object.assign(this.source, {
@@ -66,8 +63,11 @@ export class RunTab extends TabContent {
     if (about) {
       const start = new Date(about.created * 1000);
       const time = start.toLocaleTimeString([], { timeStyle: 'short' });
-      this.title.label = `${about.headline}, ${time}`;
-      this.title.caption = `${about.headline}\n${about.notebook}\n${this.runId}`;
+      const { name, headline, notebook } = about;
+      this.title.label = name || `${headline}, ${time}`;
+      this.title.caption = [name, headline, notebook, time, this.runId]
+        .filter(text => text)
+        .join('\n');
     }
   }
 

@@ -5,6 +5,7 @@ import {
   type JupyterFrontEndPlugin
 } from '@jupyterlab/application';
 import {
+  CommandToolbarButton,
   ICommandPalette,
   MainAreaWidget,
   Notification,
@@ -22,6 +23,15 @@ import { addTab } from './maintab';
 import { RUN_ARGS } from './runcommands';
 import { RunTab } from './runtab';
 import { IRunsModel } from './tokens';
+
+/** The commands in the toolbar of a run's tab. */
+const TAB_COMMANDS = [
+  CommandIDs.labelRun,
+  CommandIDs.revealNotebook,
+  CommandIDs.openFolder,
+  CommandIDs.exportRun,
+  CommandIDs.reportRun
+];
 
 /** Tabs that show runs, independently of their kernels. */
 export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
@@ -66,6 +76,15 @@ export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
       const content = new RunTab(id, server, tabActions, trans);
       const tab = new MainAreaWidget({ content });
       tab.id = `nbmgpu-run-${id}`;
+      for (const command of TAB_COMMANDS) {
+        const button = new CommandToolbarButton({
+          commands,
+          id: command,
+          args: { id },
+          label: '' // the icon alone: its title is the command's label
+        });
+        tab.toolbar.addItem(command, button);
+      }
       addTab(tab, shell, labShell);
       await tracker.add(tab);
       return tab;

@@ -39,37 +39,41 @@ export function imageButtons(
     'div',
     'chart-images',
     {},
-    create(trans.__('Download this chart as PNG'), 'PNG', downloadPng),
+    create(
+      trans.__('Download this chart as PNG'),
+      'PNG',
+      chart => void downloadPng(chart, trans)
+    ),
     create(trans.__('Download this chart as SVG'), 'SVG', chart =>
       downloadSvg(chart, trans)
     )
   );
 }
 
-/** Download a chart's canvas as a PNG with its title and the background of the page. */
-function downloadPng({ plot, spec: { title } }: IDrawnChart): void {
-  const { canvas } = plot.ctx;
-  const scale = window.devicePixelRatio || 1;
-  const margin = 24 * scale;
-  const image = document.createElement('canvas');
-  image.width = canvas.width;
-  image.height = canvas.height + margin;
-  const context = image.getContext('2d');
-  if (!context) {
-    return;
-  }
-  const { background, text } = pageColors(plot.root);
-  context.fillStyle = background;
-  context.fillRect(0, 0, image.width, image.height);
-  context.drawImage(canvas, 0, margin);
-  context.fillStyle = text;
-  context.font = `${13 * scale}px system-ui, sans-serif`;
-  context.fillText(title, 8 * scale, 16 * scale);
-  downloadUrl(image.toDataURL('image/png'), fileName(title, 'png'));
+/** Pixels of a PNG for each of the page: papers and slides show it larger. */
+const SCALE = 2;
+
+/** Download a chart as a PNG: its SVG, drawn. */
+async function downloadPng(drawn: IDrawnChart, trans: ITranslate): Promise<void> {
+  const svg = svgOf(drawn, trans);
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
+  await image.decode();
+  const canvas = make('canvas');
+  canvas.width = SCALE * image.width;
+  canvas.height = SCALE * image.height;
+  canvas.getContext('2d')?.drawImage(image, 0, 0, canvas.width, canvas.height);
+  downloadUrl(canvas.toDataURL('image/png'), fileName(drawn.spec.title, 'png'));
 }
 
-/** Download a chart as an SVG with its title, axes and legend, on the background of the page. */
+/** Download a chart as an SVG. */
 function downloadSvg(drawn: IDrawnChart, trans: ITranslate): void {
+  const name = fileName(drawn.spec.title, 'svg');
+  downloadText(svgOf(drawn, trans), name, 'image/svg+xml');
+}
+
+/** A chart as SVG with its title, axes and legend, on the background of the page. */
+function svgOf(drawn: IDrawnChart, trans: ITranslate): string {
   const { plot, spec, ticks } = drawn;
   const context = document.createElement('canvas').getContext('2d');
   const textWidth = (text: string): number => {
@@ -92,8 +96,7 @@ function downloadSvg(drawn: IDrawnChart, trans: ITranslate): void {
     epochs: spec.epochs ?? [],
     colors: pageColors(plot.root)
   };
-  const text = chartSvg(plot, chart, textWidth);
-  downloadText(text, fileName(spec.title, 'svg'), 'image/svg+xml');
+  return chartSvg(plot, chart, textWidth);
 }
 
 /** Each line, and behind its smoothed one the values in a faint color, as they are drawn. */

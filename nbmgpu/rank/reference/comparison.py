@@ -80,13 +80,14 @@ class StepComparison:
         self._batches: frozenset[tuple[int, tuple[int, ...]]] = frozenset()
 
     def compare(
-        self, here: Tensor, values: Values, is_over: Callable[[], bool]
+        self, optimizer: int, here: Tensor, values: Values, is_over: Callable[[], bool]
     ) -> Difference | ValueDifference | None:
         """Compare the next step; wait for ranks that have not reached it.
 
         Where the ranks take no further step, nothing is compared: the cell may end by a clock.
 
         Args:
+            optimizer: its number.
             here: sketches of the gradients on one device.
             values: small values that the cell keeps there.
             is_over: returns whether to wait no longer.
@@ -94,7 +95,7 @@ class StepComparison:
         step, there = self.steps + 1, torch.zeros_like(here)
         records: list[StepRecord] = []
         for reader in self._readers:
-            record = self._wait(reader, is_over)
+            record = self._wait(reader, is_over, optimizer)
             if record is None or record.parameters in (END, FAILED):
                 self.is_over = True
                 return None
@@ -135,8 +136,10 @@ class StepComparison:
         path, value = found
         return ValueDifference(step, path, values[path], value)
 
-    def _wait(self, reader: StepReader, is_over: Callable[[], bool]) -> StepRecord | None:
-        while (record := reader.next_step()) is None and not is_over():
+    def _wait(
+        self, reader: StepReader, is_over: Callable[[], bool], optimizer: int | None = None
+    ) -> StepRecord | None:
+        while (record := reader.next_step(optimizer)) is None and not is_over():
             if any(other.has_failed for other in self._readers):  # the rest may wait for it
                 return None
             time.sleep(POLL)

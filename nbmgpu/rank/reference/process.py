@@ -221,15 +221,14 @@ class Reference:
 
         return ending
 
-    def _compare(self, session: TrainingSession, optimizer: Optimizer) -> None:
-        """Compare the gradients of ``optimizer``, which is about to step by them."""
+    def _compare(self, session: TrainingSession, optimizer: Optimizer, number: int) -> None:
+        """Compare the gradients of an ``optimizer`` with its number, which is about to step."""
         comparison = self._comparison
         parameters = (p for unit in session.trained.units for p in unit.parameters())
         if any(p.is_floating_point() and p.dtype.itemsize < ITEMSIZE for p in parameters):
             comparison.tolerance = HALF
-        difference = comparison.compare(
-            sketches_of(optimizer, session.strategy), self._values.at_step(), self._is_late
-        )
+        sketches, values = sketches_of(optimizer, session.strategy), self._values.at_step()
+        difference = comparison.compare(number, sketches, values, self._is_late)
         if isinstance(difference, ValueDifference):
             self._report(_describe_value(difference))
         elif difference is not None and difference.has_grown and self._has_whole_batches:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from nbmgpu.rank.progress import TrainingProgress
     from nbmgpu.strategies.base import Strategy
 
-HEADER = struct.Struct("<qqq")
-"""Number of parameters; of rows that follow: all of them, or none from a rank without parts; and of
-bytes of values behind them."""
+HEADER = struct.Struct("<qqqq")
+"""Numbers of the optimizer, of parameters, and of rows that follow, which are all of them, or
+none from a rank without parts; bytes of values behind them."""
 
 END = -1
 """Number of parameters in the last record of a cell that has finished."""
@@ -50,6 +50,7 @@ class StepRecord:
     """A step of a rank.
 
     Attributes:
+        optimizer: its number.
         parameters: their number; or ``END`` or ``FAILED`` instead of a step.
         sketches: of their gradients, shape (parameters, ``COLUMNS``); None from a rank without
             parts of them.
@@ -57,6 +58,7 @@ class StepRecord:
         samples: of the rank's shard, and of the whole batch.
     """
 
+    optimizer: int
     parameters: int
     sketches: Tensor | None
     values: Values
@@ -88,8 +90,8 @@ class StepWriter:
         self._file = reference.step_file(run_folder, strategy.rank).open("ab", buffering=0)
         self._steps = 0
 
-    def observe(self, optimizer: Optimizer) -> None:
-        """Write the gradients of ``optimizer``, which is about to step.
+    def observe(self, optimizer: Optimizer, number: int) -> None:
+        """Write the gradients of an ``optimizer`` of some ``number``, which is about to step.
 
         What fails here must not fail the training: the comparison ends.
         """
@@ -99,17 +101,18 @@ class StepWriter:
             if self._steps == MOST_STEPS or not reference.is_verified_now(self._folder):
                 self._file.close()
             else:
-                self._write(optimizer)
+                self._write(optimizer, number)
         except (RuntimeError, TypeError, OSError):  # no memory, another kind of tensor, no space
             self._give_up()
 
-    def _write(self, optimizer: Optimizer) -> None:
+    def _write(self, optimizer: Optimizer, number: int) -> None:
         self._steps += 1
         rows = sketches_of(optimizer, self._strategy)
         has_parts = bool(rows[:, 0].any()) or self._strategy.rank == 0
         data = rows.numpy().tobytes() if has_parts else b""
         values = self._encode(self._values.at_step())
-        record = HEADER.pack(len(rows), len(rows) if has_parts else 0, len(values)) + data + values
+        sent = len(rows) if has_parts else 0
+        record = HEADER.pack(number, len(rows), sent, len(values)) + data + values
         if self._file.write(record) < len(record):
             self._give_up()
 
@@ -129,7 +132,7 @@ class StepWriter:
             return
         with suppress(OSError):
             values = self._encode(self._values.at_end())
-            self._file.write(HEADER.pack(END, 0, len(values)) + values)
+            self._file.write(HEADER.pack(0, END, 0, len(values)) + values)
         self._file.close()
         if not self._steps:
             reference.end(self._folder)
@@ -143,7 +146,7 @@ class StepWriter:
         """
         if not self._file.closed:
             with suppress(OSError):
-                self._file.write(HEADER.pack(FAILED, 0, 0))
+                self._file.write(HEADER.pack(0, FAILED, 0, 0))
             self._file.close()
         deadline = time.monotonic() + seconds
         while reference.is_verified_now(self._folder) and time.monotonic() < deadline:
@@ -160,17 +163,22 @@ class StepReader:
         self._offset = 0
         self._steps: deque[StepRecord] = deque()
 
-    def next_step(self) -> StepRecord | None:
-        """Return the next step; None if it is not there yet."""
-        if not self._steps:
-            self._read()
-        return self._steps.popleft() if self._steps else None
+    def next_step(self, optimizer: int | None = None) -> StepRecord | None:
+        """Return the next step, or the next of an optimizer; None if it is not there yet.
+
+        Optimizers that step in hooks do so in another order on each rank.
+        """
+        self._read()
+        for index, step in enumerate(self._steps):
+            if optimizer in (None, step.optimizer) or step.parameters < 0:
+                del self._steps[index]
+                return step
+        return None
 
     @property
     def has_failed(self) -> bool:
         """Whether the rank has failed instead of taking the next step."""
-        if not self._steps:
-            self._read()
+        self._read()
         return bool(self._steps) and self._steps[0].parameters == FAILED
 
     def _read(self) -> None:
@@ -182,7 +190,7 @@ class StepReader:
             return
         position = 0
         while position + HEADER.size <= len(data):
-            parameters, rows, nbytes = HEADER.unpack_from(data, position)
+            optimizer, parameters, rows, nbytes = HEADER.unpack_from(data, position)
             start = position + HEADER.size
             middle = start + rows * COLUMNS * 8
             if middle + nbytes > len(data):
@@ -193,5 +201,5 @@ class StepReader:
                 sketches = torch.frombuffer(part, dtype=torch.float64).view(rows, COLUMNS)
             position = middle + nbytes
             samples, values = json.loads(data[middle:position] or "[[0, 0], {}]")
-            self._steps.append(StepRecord(parameters, sketches, values, tuple(samples)))
+            self._steps.append(StepRecord(optimizer, parameters, sketches, values, tuple(samples)))
         self._offset += position

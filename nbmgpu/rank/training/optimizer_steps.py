@@ -39,7 +39,8 @@ class StepPatch:
     """Wraps every optimizer step of the cell.
 
     Attributes:
-        observe: called with each optimizer that is about to step by the gradients that are there.
+        observe: called with each optimizer that is about to step by the gradients that are there,
+            and its number.
         reevaluate: called where a closure of a step is called again.
     """
 
@@ -58,7 +59,7 @@ class StepPatch:
         self.diagnostics = diagnostics
         self.metrics = metrics
         self.inside = False
-        self.observe: Callable[[Optimizer], None] = lambda optimizer: None
+        self.observe: Callable[[Optimizer, int], None] = lambda optimizer, number: None
         self.reevaluate: Callable[[], None] = lambda: None
         self.patches = PatchStack()
         self.original_clip: Callable[..., Tensor] = nn.utils.clip_grad_norm_
@@ -108,7 +109,8 @@ class StepPatch:
         if self.clip_norm is not None:
             units = (unit for unit in self.trained.units if optimizer in unit.optimizers)
             self._clip([p for unit in units for p in unit.parameters()], self.clip_norm)
-        observe = functools.partial(self.observe, optimizer)
+        number = self.trained.number_of(optimizer)
+        observe = functools.partial(self.observe, optimizer, number or 0)
         if has_closure(plain.args[1:], plain.keywords):  # there are no gradients yet
             plain = _observing(plain, observe, self.reevaluate)
         else:
@@ -116,7 +118,7 @@ class StepPatch:
         result = self.strategy.step(optimizer, plain)
         self.trained.shard_report.after_step(self.trained.units)
         self.diagnostics.check_repeated_step(optimizer)
-        self.metrics.record_optimizer_step(optimizer, self.trained.number_of(optimizer))
+        self.metrics.record_optimizer_step(optimizer, number)
         return result
 
     def _patch_zero_grad(self) -> None:

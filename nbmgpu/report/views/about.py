@@ -17,6 +17,7 @@ class About:
     """
 
     id: str
+    name: str
     headline: str
     strategy: str
     world_size: int
@@ -36,6 +37,7 @@ class AboutView(PanelView):
         run, record = moment.run, moment.run.record
         return About(
             id=run.id,
+            name=text_format.plain(run.labels.name),
             headline=text_format.headline(record),
             strategy=text_format.plain(record.options.strategy),
             world_size=record.world_size,

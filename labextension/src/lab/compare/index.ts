@@ -68,6 +68,13 @@ export const comparePlugin: JupyterFrontEndPlugin<void> = {
         if (!ids.length) {
           return;
         }
+        const same = tracker.find(
+          each => [...each.content.runIds()].sort().join() === [...ids].sort().join()
+        );
+        if (same) {
+          shell.activateById(same.id);
+          return same;
+        }
         const content = new CompareTab(ids, model, actions, trans);
         const tab = new MainAreaWidget({ content });
         addTab(tab, shell, labShell);
