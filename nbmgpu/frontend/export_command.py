@@ -15,7 +15,7 @@ from nbmgpu.options.run_options import DEFAULTS
 OWN_OPTIONS = ("--with-nbmgpu", "--report")
 """Options of ``%mgpu export``, besides those of ``%%mgpu`` that replace the run's."""
 
-USAGE = "%mgpu export [RUN] train.py, or %mgpu export --report [RUN] report.html"
+USAGE = "%mgpu export [RUN] train.py, or %mgpu export --report [RUN] [report.html]"
 
 FILES = (".py", ".html", ".htm")
 
@@ -55,6 +55,8 @@ def parse(rest: str) -> ExportCommand:
         near = closest_match(unknown[0], OWN_OPTIONS)
         what = f"%mgpu export has no option {unknown[0]}"
         raise OptionError(format_message(what, f"Options: {', '.join(OWN_OPTIONS)}", near or USAGE))
+    if "--report" in own and len(names) < 2 and not "".join(names).endswith(FILES):
+        names.append(f"report-{names[0]}.html" if names else "report.html")
     if not 1 <= len(names) <= 2 or not names[-1].endswith(FILES):
         what = "%mgpu export needs the name of a file that ends in .py or .html"
         raise OptionError(format_message(what, instead=USAGE))

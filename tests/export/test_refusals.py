@@ -216,6 +216,8 @@ def test_options_become_arguments(notebook: Notebook, tmp_path: Path) -> None:
         ("2026 train.py -s fsdp --gpus 4", "2026", "train.py", {"strategy": "fsdp", "gpus": 4}),
         ("--strategy fsdp train.py", "", "train.py", {"strategy": "fsdp"}),
         ("--report 2026 a.html", "2026", "a.html", {}),
+        ("--report 2026", "2026", "report-2026.html", {}),
+        ("--report", "", "report.html", {}),
     ],
 )
 def test_the_words_of_the_command(line: str, run: str, path: str, options: object) -> None:

@@ -1,6 +1,7 @@
 """Several runs side by side: columns, curves, axes and differences of cells."""
 
 import math
+import re
 
 import pytest
 
@@ -115,6 +116,16 @@ def test_html_escapes_names_and_cells(staged):
     assert "&lt;script&gt;alert(1)" in html
     assert html.count("<polyline") == 2  # a line per run
     assert "alert(1)" in repr(nbmgpu.compare_runs(*runs))
+
+
+def test_runs_of_the_same_cell_are_called_by_strategy_and_time(staged):
+    runs = [staged(1, strategy=strategy, cell="x = 1").run for strategy in ("ddp", "fsdp", "ddp")]
+    other = staged(1, cell="y = 2").run
+    runs[2].label(name="best")
+    titles = [run.title for run in nbmgpu.compare_runs(*runs, other).runs]
+    assert re.fullmatch(r"ddp, \d\d:\d\d:\d\d", titles[0])
+    assert re.fullmatch(r"fsdp, \d\d:\d\d:\d\d", titles[1])
+    assert titles[2:] == ["best", "y = 2"]
 
 
 def test_two_different_runs_are_needed(two_runs):

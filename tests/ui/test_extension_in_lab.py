@@ -276,7 +276,11 @@ def test_the_line_of_the_settings_is_added_to_a_cell(lab, page):
     page.locator(".jp-CodeCell .cm-line").click(button="right")
     page.locator(".lm-Menu-item", has_text="Several GPUs").hover()
     page.get_by_role("menuitem", name="Add the mGPU Line to the Cell").click()
-    expect(page.locator(".jp-CodeCell .cm-line")).to_have_text(["%%mgpu --strategy ddp", "x = 1"])
+    cell = page.locator(".jp-CodeCell")
+    expect(cell.nth(0).locator(".cm-line")).to_have_text(["%load_ext nbmgpu"])
+    expect(cell.nth(1).locator(".cm-line")).to_have_text(["%%mgpu --strategy ddp", "x = 1"])
+    run_all(page)
+    expect(cell_output(page, 1)).to_contain_text("finished")
 
 
 @pytest.mark.matrix("labextension", "nbmgpu/ui", "nbmgpu/server", "nbmgpu/report")

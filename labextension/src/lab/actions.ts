@@ -18,11 +18,9 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { RunLine } from '../generated/report';
 import { errorText } from '../view/errors';
 import { askForLabels } from './labeldialog';
+import { loadInKernel } from './loadextension';
 import { relativePath } from './paths';
 import type { IRunsModel } from './tokens';
-
-/** Loads the `%mgpu` magic in a kernel; does nothing if it is loaded. */
-const LOAD = 'get_ipython().extension_manager.load_extension("nbmgpu")';
 
 /** The parts of JupyterLab that actions use; Notebook 7 lacks some. */
 export interface IActionContext {
@@ -172,11 +170,9 @@ export class RunActions {
   }
 }
 
-async function appendAndRun(
-  { content, sessionContext }: NotebookPanel,
-  line: string
-): Promise<void> {
-  sessionContext.session?.kernel?.requestExecute({ code: LOAD, silent: true });
+async function appendAndRun(panel: NotebookPanel, line: string): Promise<void> {
+  const { content, sessionContext } = panel;
+  loadInKernel(panel);
   NotebookActions.insertBelow(content);
   content.activeCell?.model.sharedModel.setSource(line);
   await NotebookActions.run(content, sessionContext);

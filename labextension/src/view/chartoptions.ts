@@ -9,6 +9,11 @@ import type { IPalette } from './theme';
 /** Appended to a color: the opacity of a line behind its smoothed one. */
 const FAINT_ALPHA = Math.round(255 * SMOOTHED_OPACITY).toString(16);
 
+/** Steps between labels, also of losses that diverge: uPlot's own end at 1e16. */
+const STEPS = Array.from({ length: 64 }, (_, index) => index - 22).flatMap(exponent =>
+  [1, 2, 2.5, 5].map(digit => Number(`${digit}e${exponent}`))
+);
+
 /** The width of the labels of a vertical axis, in pixels, so that charts are aligned. */
 const LABEL_WIDTH = 46;
 
@@ -84,6 +89,7 @@ export function chartOptions(drawing: IDrawing): uPlot.Options {
         ...axis,
         size: (plot, texts) => Math.max(LABEL_WIDTH, labelWidth(plot, texts, axis.font)),
         space: 26,
+        incrs: STEPS,
         values: (_, splits) => labelled('y', splits, y => formatIn(spec().unit, y))
       }
     ],

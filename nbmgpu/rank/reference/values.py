@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -26,7 +27,10 @@ MOST_VALUES = 300
 """Values that are compared at a step."""
 
 MOST_ITEMS = 64
-"""Items of a dict, and modules of a model, that are looked at."""
+"""Items of a dict whose values are looked at; of a longer one, only the length is."""
+
+MOST_MODULES = 256
+"""Modules of a model that are looked at."""
 
 DEPTH = 3
 """Levels of objects and containers that are looked into."""
@@ -118,10 +122,11 @@ def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield f"len({path})", len(value)
     elif isinstance(value, dict):
         yield f"len({path})", len(value)
-        items = [(k, v) for k, v in value.items() if isinstance(k, str | int)][:MOST_ITEMS]
-        yield from ((f"{path}[{key!r}]", item) for key, item in items)
+        items = [*value.items()] if len(value) <= MOST_ITEMS else []
+        named = ((key, item) for key, item in items if isinstance(key, str | int))
+        yield from ((f"{path}[{key!r}]", item) for key, item in named)
     elif isinstance(value, nn.Module):
-        for name, module in [*value.named_modules()][:MOST_ITEMS]:
+        for name, module in islice(value.named_modules(), MOST_MODULES):
             if type(module).__module__ == NOTEBOOK:
                 yield from _attributes(f"{path}.{name}" if name else path, module)
     elif kind.__module__ == NOTEBOOK:

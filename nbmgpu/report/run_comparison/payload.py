@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -35,7 +36,8 @@ class ComparedRun:
     """A run of a comparison.
 
     Attributes:
-        title: its name, else the first line of its cell, else strategy and ranks.
+        title: its name, else the first line of its cell, else strategy and ranks; with its time
+            where another run is called the same.
         headline: strategy, world size and devices.
         created: in seconds since the epoch.
         axes: other positions of its steps than their number.
@@ -112,8 +114,9 @@ def comparison_of(runs: Sequence[Run]) -> RunComparison:
     named = list(dict.fromkeys(name for run in runs for name in curve_names(run.view)))
     shown = sorted(named, key=lambda name: name != "loss")[:CURVES]
     limit = min(POINTS, max(MIN_POINTS, ALL_POINTS // max(1, len(shown) * len(runs))))
+    titles = _distinct_titles(runs)
     return RunComparison(
-        runs=[_compared(run) for run in runs],
+        runs=[_compared(run, title) for run, title in zip(runs, titles, strict=True)],
         columns=columns(runs, shown),
         metrics=[_lines(name, runs, limit) for name in shown],
         hidden=len(named) - len(shown),
@@ -127,11 +130,24 @@ def run_title(run: Run) -> str:
     return name or cell_title(run.cell) or text_format.headline(run.record)
 
 
-def _compared(run: Run) -> ComparedRun:
+def _distinct_titles(runs: Sequence[Run]) -> list[str]:
+    """Return the titles of ``runs``; those of the same cell are called by strategy and time."""
+    titles = [run_title(run) for run in runs]
+    count = Counter(titles)
+    pairs = zip(titles, runs, strict=True)
+    return [title if count[title] == 1 else _title_with_time(run) for title, run in pairs]
+
+
+def _title_with_time(run: Run) -> str:
+    name = text_format.plain(run.labels.name) or text_format.plain(run.record.options.strategy)
+    return f"{name}, {time.strftime('%H:%M:%S', time.localtime(run.record.created))}"
+
+
+def _compared(run: Run, title: str) -> ComparedRun:
     state = run.state
     return ComparedRun(
         id=run.id,
-        title=run_title(run),
+        title=title,
         headline=text_format.headline(run.record),
         status=run_status(run, state, stopping(run, state), time.time(), 0),
         created=run.record.created,

@@ -8,6 +8,7 @@ import { CommandIDs } from '../commandids';
 import { mgpuIcon } from '../icons';
 import { hasLine, withLine } from '../../picker';
 import { errorText } from '../../view/errors';
+import { loadInNotebook } from '../loadextension';
 import { ISettings } from '../tokens';
 import { PickerBody } from './body';
 import { CellPickerSource, describe } from './source';
@@ -35,6 +36,16 @@ export const pickerPlugin: JupyterFrontEndPlugin<void> = {
       const cell = notebooks.activeCell;
       return cell?.model.type === 'code' ? cell.model.sharedModel : null;
     };
+    const addToCell = (
+      cell: NonNullable<ReturnType<typeof codeCell>>,
+      line: string
+    ): void => {
+      cell.setSource(withLine(cell.source, line));
+      const panel = notebooks.currentWidget;
+      if (panel) {
+        loadInNotebook(panel);
+      }
+    };
     const isVisible = (): boolean => codeCell() !== null;
 
     const pick = async (): Promise<void> => {
@@ -47,7 +58,7 @@ export const pickerPlugin: JupyterFrontEndPlugin<void> = {
       const addLine = {
         label: trans.__('Add to the cell'),
         act: (line: string): Promise<string> => {
-          cell.setSource(withLine(cell.source, line));
+          addToCell(cell, line);
           dialog.resolve();
           return Promise.resolve('');
         }
@@ -82,7 +93,9 @@ export const pickerPlugin: JupyterFrontEndPlugin<void> = {
       isVisible: () => !hasLine(codeCell()?.source ?? '%%mgpu'),
       execute: () => {
         const cell = codeCell();
-        cell?.setSource(withLine(cell.source, settings.line));
+        if (cell) {
+          addToCell(cell, settings.line);
+        }
       }
     });
     for (const command of [CommandIDs.pickStrategy, CommandIDs.insertLine]) {
