@@ -40,7 +40,7 @@ def test_numbers_strings_and_lengths_are_found() -> None:
 
 
 def test_of_a_long_dict_only_the_length_is_looked_at() -> None:
-    assert small_values({"seen": {index: 1 for index in range(1000)}}) == {"len(seen)": 1000}
+    assert small_values({"seen": dict.fromkeys(range(1000), 1)}) == {"len(seen)": 1000}
 
 
 def test_attributes_are_those_of_classes_of_the_notebook() -> None:
