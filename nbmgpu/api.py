@@ -131,21 +131,23 @@ def attach(name: str = "") -> Run:
         return wait_for_results(execution, run, LiveOutput)
 
 
-def release(discard: bool = False) -> Run | None:
+def release(discard: bool = False, overwrite: bool = False) -> Run | None:
     """End the ranks that are held since a run with ``hold=True``, and write back what they hold.
 
     Args:
         discard: whether models and optimizers of the ranks are dropped; the notebook's stay as they
             were before the run.
+        overwrite: whether to write back also what the notebook has changed meanwhile, whose changes
+            are lost.
 
     Returns:
         The run that has written them back; None with ``discard``.
 
     Raises:
-        OptionError: no ranks are held.
+        OptionError: no ranks are held, or the notebook has changed what they hold.
         BaseException: see ``run``.
     """
-    return releasing.release(LiveOutput, discard)
+    return releasing.release(LiveOutput, discard, overwrite)
 
 
 def compare_runs(*runs: str | Run) -> RunComparison:

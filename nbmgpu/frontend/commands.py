@@ -59,6 +59,10 @@ class RunSummary:
         return summary_text(self.run)
 
 
+RELEASE_OPTIONS = ("--discard", "--overwrite")
+"""Options of ``%mgpu release``."""
+
+
 def runs(_rest: str) -> pd.DataFrame:
     """List the runs, newest first."""
     import pandas as pd
@@ -125,13 +129,20 @@ def _owner(run: Run) -> str:
 def release(rest: str) -> None:
     """Write back what ranks hold, and end them; with ``--discard`` only end them.
 
+    With ``--overwrite``, also over what the notebook has changed meanwhile.
+
     Raises:
         OptionError: no ranks are held, or ``rest`` has another option.
     """
-    if unknown := [word for word in rest.split() if word != "--discard"]:
+    words = rest.split()
+    if unknown := [word for word in words if word not in RELEASE_OPTIONS]:
         what = f"%mgpu release has no option {unknown[0]}"
-        raise OptionError(format_message(what, "Options: --discard", "%mgpu release"))
-    if api.release(discard=bool(rest)) is None:
+        allowed = f"Options: {', '.join(RELEASE_OPTIONS)}"
+        raise OptionError(format_message(what, allowed, "%mgpu release"))
+    if len(words) > 1:
+        what = "%mgpu release either overwrites the notebook's objects, or discards the ranks'"
+        raise OptionError(format_message(what, instead=f"%mgpu release {words[0]}"))
+    if api.release(discard="--discard" in words, overwrite="--overwrite" in words) is None:
         print("The ranks have ended; the notebook's models are as before the cell with --hold.")
 
 

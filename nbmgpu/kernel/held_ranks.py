@@ -89,8 +89,15 @@ class HeldRanks:
         if tensor_versions(self.objects) != self.versions:
             what = "The notebook has changed tensors of a model that its ranks hold"
             allowed = "The ranks go on with their own, which would be lost, or these changes"
-            instead = f"{RELEASE} before such changes; {RELEASE} --discard to go on with them"
+            instead = (
+                f"{RELEASE} --overwrite for the ranks' model, {RELEASE} --discard for this one"
+            )
             raise OptionError(format_message(what, allowed, instead))
+
+    def ignore_changes(self) -> None:
+        """Let what the notebook has changed until now be overwritten."""
+        self.versions.clear()
+        self.versions.update(tensor_versions(self.objects))
 
     def held_names(self) -> list[str]:
         """Return the names of models and optimizers that the ranks hold."""

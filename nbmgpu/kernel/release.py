@@ -21,14 +21,16 @@ OF_A_RUN = ("steps", "timeout", "name", "tag", "pull", "seed")
 """Options of the cell that began to hold the ranks, and not of those that follow."""
 
 
-def release(display: DisplayFactory, discard: bool = False) -> Run | None:
+def release(display: DisplayFactory, discard: bool = False, overwrite: bool = False) -> Run | None:
     """End the ranks that are held; write models and optimizers back unless they are to ``discard``.
+
+    With ``overwrite``, what the notebook has changed meanwhile does not count.
 
     Returns:
         The run that has written them back.
 
     Raises:
-        OptionError: none are held.
+        OptionError: none are held, or the notebook has changed what they hold.
         BaseException: see ``nbmgpu.run``.
     """
     held = held_ranks.current()
@@ -38,6 +40,8 @@ def release(display: DisplayFactory, discard: bool = False) -> Run | None:
     if discard:
         held.end()
         return None
+    if overwrite:
+        held.ignore_changes()
     held.check_unchanged()
     values = dataclasses.asdict(held.options) | {name: DEFAULTS[name] for name in OF_A_RUN}
     options = RunOptions(**values | {"hold": False})

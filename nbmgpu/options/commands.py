@@ -7,7 +7,7 @@ COMMANDS = {
     "show": "show one run: its state, curves, notices and folder",
     "attach": "follow a run here, and write its results back",
     "stop": "stop a run; a second time, kill it without its results",
-    "release": "write back what ranks hold since --hold, and end them; --discard: only end them",
+    "release": "write back what ranks hold since --hold, and end them; --discard, --overwrite",
     "debug": "look into the variables of a rank that raised an exception; --rank N",
     "clean": "show what runs take on the disk; --older 7d, --larger 1G: remove them",
     "export": "write a run as a script for torchrun: %mgpu export RUN train.py; --report: as HTML",

@@ -86,10 +86,15 @@ def bit_checksums(tensors: list[Tensor]) -> list[bytes]:
     return checksums
 
 
+def _as_real(tensor: Tensor) -> Tensor:
+    """Return real and imaginary parts of a complex ``tensor`` in a last dimension of size 2."""
+    plain = tensor.resolve_conj().resolve_neg()
+    return torch.view_as_real(plain) if plain.is_complex() else plain
+
+
 def _sum_of_bits(tensor: Tensor) -> Tensor:
     """Return the sum of all bits, read as integers of 8 bytes; independent of the order."""
-    plain = tensor.resolve_conj().resolve_neg()
-    flat = (torch.view_as_real(plain) if plain.is_complex() else plain).reshape(-1).contiguous()
+    flat = _as_real(tensor).reshape(-1).contiguous()
     per_integer = 8 // flat.element_size()
     if flat.storage_offset() % per_integer:
         flat = flat.clone()
@@ -108,7 +113,7 @@ def broadcast_unless_equal(tensors: list[Tensor], group: ProcessGroup | None = N
     for tensor in tensors:
         by_device.setdefault(tensor.device, []).append(tensor.detach())
     for members in by_device.values():
-        checksums = [m.sum(dtype=torch.float64) for m in members if m.numel()]
+        checksums = [_as_real(m).sum(dtype=torch.float64) for m in members if m.numel()]
         if not checksums:
             continue
         mine = torch.nan_to_num(torch.stack(checksums))

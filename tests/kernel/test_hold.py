@@ -62,6 +62,17 @@ def test_discard_ends_the_ranks_and_leaves_the_model(holding: Notebook) -> None:
     assert holding.value("torch.equal(before, model.weight)")
 
 
+def test_what_the_notebook_has_changed_is_overwritten_on_request(holding: Notebook) -> None:
+    holding.run("with torch.no_grad(): model.weight.fill_(7)")
+    refused = holding.send("%mgpu release").fails("OptionError")
+    assert "%mgpu release --overwrite for the ranks' model" in refused
+    assert "either" in holding.send("%mgpu release --discard --overwrite").fails("OptionError")
+    holding.run("%mgpu release --overwrite")
+    holding.wait_for_ranks_to_exit(10)
+    assert not holding.value("(model.weight == 7).any().item()")
+    assert not holding.value("torch.equal(before, model.weight)")
+
+
 def test_ranks_stay_after_an_error_in_the_code_of_the_notebook(holding: Notebook) -> None:
     held = rank_pids(holding)
     wrong = "%%mgpu\nwith torch.no_grad(): model(torch.ones(1, 4)); missing[0]"

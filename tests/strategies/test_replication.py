@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from idioms.notebook import notebook, on_ranks
 
+import nbmgpu
 from nbmgpu.strategies.replication import digest
 
 KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.complex64)
@@ -40,3 +42,30 @@ def test_nan_equals_nan():
 def test_without_values_there_is_no_digest():
     lazy = torch.nn.LazyLinear(2).weight
     assert digest([]) == digest([torch.zeros(0), torch.ones(2, device="meta"), lazy]) == ""
+
+
+IMAGINARY = """
+import torch.distributed as dist
+class Rotation(nn.Module):
+    def __init__(self):
+        super().__init__()
+        turned = torch.full((8,), float(dist.get_rank()))
+        self.weight = nn.Parameter(torch.complex(torch.ones(8), turned))
+    def forward(self, x):
+        return (x * self.weight).abs().sum(1)
+made = Rotation()
+optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    made(x).mean().backward()
+    optimizer.step()
+weights = [None, None]
+dist.all_gather_object(weights, made.weight.tolist())
+"""
+
+
+@pytest.mark.usefixtures("runs_folder")
+def test_weights_that_differ_in_their_imaginary_parts_are_made_equal():
+    names = notebook()
+    nbmgpu.run(IMAGINARY, names, **on_ranks(2, {}))
+    assert names["weights"][0] == names["weights"][1]
