@@ -8,6 +8,8 @@ import signal
 import time
 from typing import Literal
 
+import numpy as np
+
 from nbmgpu.formatting import format_bytes, format_count
 from nbmgpu.runs.events import CheckpointWritten, RunState
 from nbmgpu.runs.hang_text import hang_notice
@@ -145,13 +147,31 @@ def batch_line(record: RunRecord) -> str:
 
 
 def notices(view: RunView) -> list[str]:
-    """Return the texts of all notices, in order, of a hang that lasts, and of a checkpoint."""
+    """Return the texts of all notices, in order, of a hang that lasts, and of a checkpoint.
+
+    The last one is about a loss that has become infinite or nan.
+    """
     texts = view.notice_texts
     if view.hang is not None and not view.hang.stops:
         texts.append(hang_notice(view.hang))
     if view.checkpoint is not None:
         texts.append(checkpoint_text(view.checkpoint))
+    texts += filter(None, [divergence_text(view)])
     return [plain(text) for text in texts]
+
+
+def divergence_text(view: RunView) -> str:
+    """Return since when the loss has not been finite; empty if it is, or none was reported."""
+    curve = view.curves.get("loss")
+    steps, values = curve.arrays() if curve else (np.empty(0), np.empty(0))
+    if not len(values) or np.isfinite(values[-1]):
+        return ""
+    finite = np.flatnonzero(np.isfinite(values))
+    first = finite[-1] + 1 if len(finite) else 0
+    return (
+        f"The loss is {values[first]:g} from step {steps[first]} on: training has diverged. A "
+        "smaller learning rate may prevent that, or --clip 1, which limits the gradients' norm."
+    )
 
 
 def verified(view: RunView) -> str:

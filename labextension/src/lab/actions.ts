@@ -116,6 +116,12 @@ export class RunActions {
     await appendAndRun(panel, line);
   }
 
+  /** Whether the notebook that is shown has started the run. */
+  isOfCurrentNotebook(run: RunLine): boolean {
+    const panel = this.context.notebooks?.currentWidget;
+    return panel != null && panel === this.notebookOf(run);
+  }
+
   /** Open the run's notebook. */
   revealNotebook(run: RunLine): void {
     const { documents } = this.context;

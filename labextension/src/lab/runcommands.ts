@@ -35,6 +35,10 @@ export const RUN_ARGS = {
       type: 'string',
       description:
         'The id of the run; by default, the newest run to which the command applies.'
+    },
+    ofNotebook: {
+      type: 'boolean',
+      description: 'Whether only runs of the current notebook count.'
     }
   }
 } as const;
@@ -131,9 +135,12 @@ export const runCommandsPlugin: JupyterFrontEndPlugin<void> = {
     const actions = new RunActions(model, { shell, files, documents, notebooks, trans });
     const runCommandList = runCommands(actions, trans);
     for (const { id: command, label, icon, action, appliesTo } of runCommandList) {
-      const chosen = ({ id }: ReadonlyPartialJSONObject): RunLine | undefined =>
+      const chosen = (args: ReadonlyPartialJSONObject): RunLine | undefined =>
         model.state.runs.find(
-          run => (!id || run.id === id) && (appliesTo?.(run) ?? true)
+          run =>
+            (!args.id || run.id === args.id) &&
+            (!args.ofNotebook || actions.isOfCurrentNotebook(run)) &&
+            (appliesTo?.(run) ?? true)
         );
       commands.addCommand(command, {
         label,
