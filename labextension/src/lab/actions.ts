@@ -119,7 +119,7 @@ export class RunActions {
   /** Whether the notebook that is shown has started the run. */
   isOfCurrentNotebook(run: RunLine): boolean {
     const panel = this.context.notebooks?.currentWidget;
-    return panel != null && panel === this.notebookOf(run);
+    return !!panel && panel === this.notebookOf(run);
   }
 
   /** Open the run's notebook. */
