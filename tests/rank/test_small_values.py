@@ -10,16 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from nbmgpu.rank.reference.values import CellValues, Sizes, differing_value, small_values
-
-EVEN = Sizes(frozenset({(8, (4, 4))}), 2)
+from nbmgpu.rank.reference.value_comparison import Batches, OtherValue, ValueComparison
+from nbmgpu.rank.reference.values import CellValues, Value, Values, small_values
 
 
 def test_numbers_strings_and_lengths_are_found() -> None:
     names: dict[str, Any] = {
         "n": 3,
         "rate": 0.5,
-        "words": "loss 0.251 of 1e-3 n=4",
+        "words": "loss 0.251 of 1e-3 at 12:03:04 n=4",
         "sizes": [1, 2],
         "last": deque([(4, 8)]),
         "seen": {"n": 4, 2: {"deep": 1}, (1, 2): 0},
@@ -31,7 +30,7 @@ def test_numbers_strings_and_lengths_are_found() -> None:
         "long": "x" * 1000,
     }
     assert small_values(names) == {
-        "n": 3, "rate": 0.5, "words": "loss  of  n=4",
+        "n": 3, "rate": 0.5, "words": "loss  of  at  n=4",
         "len(sizes)": 2, "sizes[-1]": 2,
         "len(last)": 1, "last[-1][0]": 4, "last[-1][1]": 8,
         "len(seen)": 3, "seen['n']": 4, "len(seen[2])": 1, "seen[2]['deep']": 1,
@@ -79,19 +78,41 @@ def train(tensor):
     assert "train().count" not in module.last
 
 
-@pytest.mark.parametrize(
-    ("path", "here", "there"),
-    [
-        ("n", 16, [8, 8]),
-        ("n", 9, [5, 4]),  # they add up
-        ("seen['n']", 8, [4, 4]),
-        ("words", "n=8", ["n=4", "n=4"]),
-        ("mean", 2.0, [1.0, 1.0]),
-    ],
-)
-def test_a_value_that_ranks_have_and_one_device_has_not(path: str, here: Any, there: Any) -> None:
-    found = differing_value({path: here}, [{path: value} for value in there], EVEN)
-    assert found == (path, there[0])
+def compare(
+    path: str, here: Value, there: list[Value], reads_clock: bool = False, steps: int = 1
+) -> OtherValue | None:
+    """Return what is found in the last of some steps with the same values."""
+    comparison = ValueComparison(lambda: reads_clock)
+    batches: Batches = frozenset({(8, (4, 4))})
+    values: list[Values] = [{path: value} for value in there]
+    found = None
+    for _ in range(steps):
+        assert found is None
+        found = comparison.compare({path: here}, values, batches)
+    return found
+
+
+COUNTS: list[tuple[str, Value, list[Value]]] = [
+    ("n", 16, [8, 8]),
+    ("n", 9, [5, 4]),
+    ("seen['n']", 8, [4, 4]),
+    ("words", "n=8 of 10", ["n=4 of 10", "n=4 of 10"]),
+]
+
+
+@pytest.mark.parametrize(("path", "here", "there"), [*COUNTS, ("mean", 2.0, [1.0, 1.0])])
+def test_a_value_that_ranks_have_and_one_device_has_not(
+    path: str, here: Value, there: list[Value]
+) -> None:
+    assert compare(path, here, there) == OtherValue(path, here, there[0])
+
+
+@pytest.mark.parametrize(("path", "here", "there"), COUNTS)
+def test_beside_a_clock_a_count_must_differ_in_several_steps(
+    path: str, here: Value, there: list[Value]
+) -> None:
+    assert compare(path, here, there, reads_clock=True, steps=3) is None
+    assert compare(path, here, there, reads_clock=True, steps=4) == OtherValue(path, here, there[0])
 
 
 @pytest.mark.parametrize(
@@ -99,19 +120,35 @@ def test_a_value_that_ranks_have_and_one_device_has_not(path: str, here: Any, th
     [
         ("n", 8, [4, 4]),  # the size of a batch
         ("train().n", 8, [4, 4]),
+        ("n", 8, [8, 8]),
+        ("zero", 0, [0, 0]),
+        ("position", 7, [3, 3]),
         ("pid", 100, [200, 300]),
         ("now", 1.5, [1.6, 1.7]),
         ("ranks", 1, [2, 2]),
         ("loss", 0.5, [0.5000001, 0.5000001]),
         ("loss", float("nan"), [float("inf"), float("inf")]),
-        ("memory", 1 << 30, [1 << 29, 1 << 29]),
         ("words", "rank 0", ["rank 0", "rank 1"]),
+        ("words", "n=8", ["m=4", "m=4"]),
+        ("words", "n=8 after 2", ["n=4 after 2", "n=4 after 3"]),
         ("kind", 1, ["a", "b"]),
+        ("kind", "a", [1, 1]),
     ],
 )
-def test_a_value_that_may_be_a_ranks_own(path: str, here: Any, there: Any) -> None:
-    assert differing_value({path: here}, [{path: value} for value in there], EVEN) is None
+def test_a_value_that_may_be_a_ranks_own(path: str, here: Value, there: list[Value]) -> None:
+    assert compare(path, here, there) is None
+
+
+def test_beside_a_clock_floats_may_be_times() -> None:
+    assert compare("took", 2.0, [1.0, 1.0], reads_clock=True, steps=9) is None
+
+
+def test_seconds_that_add_up_now_and_then_are_no_count() -> None:
+    comparison = ValueComparison(lambda: True)
+    for here, there in [(2, 1), (2, 1), (3, 1), (4, 2), (4, 2), (4, 2), (5, 2)]:
+        assert comparison.compare({"s": here}, [{"s": there}, {"s": there}], frozenset()) is None
 
 
 def test_a_value_that_some_ranks_have_not() -> None:
-    assert differing_value({"n": 1}, [{"n": 3}, {}], EVEN) is None
+    comparison = ValueComparison(lambda: False)
+    assert comparison.compare({"n": 6}, [{"n": 3}, {}], frozenset()) is None

@@ -418,10 +418,20 @@ def test_what_counts_a_shard_starts_again(before: str, count: str) -> None:
     assert "other values than one device: `" in text or "counts by the size" in text
 
 
+def test_what_counts_beside_a_clock_starts_again() -> None:
+    count = "seen['n'] = seen.get('n', 0) + len(x)"
+    cell = COUNTED.format(before="import time; seen = {}", count=count)
+    result = compare_whole_batches(idiom("counts", cell), exact="auto")
+    result.assert_equal()
+    assert "`seen['n']` is 16 in step 5, not 32" in result.run.view.notices["restarted"].text
+
+
 @pytest.mark.parametrize(
     ("before", "count"),
     [
         ("import time", "now = time.time(); words = f'{now} {loss.item():.4f}'"),
+        ("import time", "took = round(time.process_time(), 1); at = time.strftime('%H:%M:%S')"),
+        ("import time; begun = time.time()", "took = int(10 * (time.time() - begun))"),
         ("", "size = len(x); shape = x.shape; process = __import__('os').getpid()"),
         ("best = 9.0", "best = min(best, loss.item()); steps = len(losses)"),
         ("ranks = torch.distributed.get_world_size()", "pass"),

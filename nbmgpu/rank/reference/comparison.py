@@ -14,7 +14,8 @@ from nbmgpu.runs.reference import step_file
 
 from .sketches import relative_errors
 from .step_file import END, FAILED, POLL, StepReader, StepRecord
-from .values import Sizes, Value, Values, differing_value
+from .value_comparison import Batches, OtherValue, ValueComparison
+from .values import Values
 
 FLOAT32, TF32, HALF = 1e-4, 1e-2, 5e-2
 """Relative differences of a gradient that may be due to rounding, by what it is computed in."""
@@ -47,15 +48,11 @@ class ValueDifference:
 
     Attributes:
         step: the number of the optimizer step before which it was seen, from 1.
-        path: the expression that has it.
-        here: the value on one device.
-        there: the value on ranks.
+        value: where it is, and what.
     """
 
     step: int
-    path: str
-    here: Value
-    there: Value
+    value: OtherValue
 
 
 class StepComparison:
@@ -66,7 +63,7 @@ class StepComparison:
         tolerance: relative difference of a gradient that may be due to rounding.
         is_over: whether no step can be compared any more.
         has_all: whether all steps of the ranks were compared.
-        ignores_values: whether gradients alone are compared.
+        values: compares values, too; None to compare gradients alone.
     """
 
     def __init__(self, run_folder: Path, world_size: int) -> None:
@@ -74,10 +71,10 @@ class StepComparison:
         self.steps = 0
         self.tolerance = FLOAT32
         self.is_over = self.has_all = False
-        self.ignores_values = False
+        self.values: ValueComparison | None = None
         self._readers = [StepReader(step_file(run_folder, rank)) for rank in range(world_size)]
         self._largest = 0.0
-        self._batches: frozenset[tuple[int, tuple[int, ...]]] = frozenset()
+        self._batches: Batches = frozenset()
 
     def compare(
         self, optimizer: int, here: Tensor, values: Values, is_over: Callable[[], bool]
@@ -125,16 +122,12 @@ class StepComparison:
     def _differing_value(
         self, step: int, values: Values, records: list[StepRecord]
     ) -> ValueDifference | None:
-        if self.ignores_values:
+        if self.values is None:
             return None
         samples, wholes = zip(*(record.samples for record in records), strict=True)
         self._batches |= {(max(wholes), samples)}
-        sizes = Sizes(self._batches, len(records))
-        found = differing_value(values, [record.values for record in records], sizes)
-        if found is None:
-            return None
-        path, value = found
-        return ValueDifference(step, path, values[path], value)
+        found = self.values.compare(values, [record.values for record in records], self._batches)
+        return None if found is None else ValueDifference(step, found)
 
     def _wait(
         self, reader: StepReader, is_over: Callable[[], bool], optimizer: int | None = None

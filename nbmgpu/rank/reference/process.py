@@ -28,6 +28,7 @@ from nbmgpu.rank.reporting.shard_topics import OTHER_NUMBERS
 from nbmgpu.rank.restart import WITHIN, describe_failure, obstacle
 from nbmgpu.rank.rng.seeding import SeedSource
 from nbmgpu.rank.shell import RankShell, make_shell
+from nbmgpu.rank.source_analysis.notebook_code import NotebookCode
 from nbmgpu.rank.startup import (
     backends,
     follow_run,
@@ -51,6 +52,7 @@ from .isolation import Isolation
 from .one_device import NoReferenceError, alone_on, free_device, limit_memory, use_temporary_folder
 from .sketches import sketches_of
 from .step_file import MOST_STEPS
+from .value_comparison import CLOCKS, ValueComparison
 from .values import CellValues, Value
 
 if TYPE_CHECKING:
@@ -128,13 +130,14 @@ class Reference:
             self._comparison.tolerance = HALF
         # With whole batches, what still differs is a number of ranks that the cell has asked for.
         self._has_whole_batches = self._options.values["exact"] == "always"
-        self._comparison.ignores_values = self._has_whole_batches
         self._values = CellValues()
         self._first_compared = 0.0
 
     def run(self) -> None:
         """Run the cell on one device, and compare each step and the end."""
         session, shell = self._prepare(alone_on(free_device(self._run), self._run.record))
+        if not self._has_whole_batches:
+            self._comparison.values = ValueComparison(lambda: self._reads_clock(shell))
         outcome = shell.run(self._run.cell)
         if outcome.error is not None:
             failure = describe_failure(outcome.error)
@@ -146,6 +149,9 @@ class Reference:
             if difference is not None:
                 self._report(_describe_value(difference))
             self.end(is_whole=self._comparison.has_all)
+
+    def _reads_clock(self, shell: RankShell) -> bool:
+        return not CLOCKS.isdisjoint(NotebookCode.from_cell(self._run.cell, shell.user_ns).names)
 
     def _prepare(self, record: RunRecord) -> tuple[TrainingSession, RankShell]:
         """Prepare as the only rank of a run, which can change nothing that others see."""
@@ -281,9 +287,9 @@ def _describe(difference: Difference, session: TrainingSession, optimizer: Optim
 def _describe_value(difference: ValueDifference) -> str:
     """Return what the cell does that keeps another value, as a predicate."""
     return OTHER_VALUE.format(
-        path=difference.path,
-        here=format_value(difference.here),
-        there=format_value(difference.there),
+        path=difference.value.path,
+        here=format_value(difference.value.here),
+        there=format_value(difference.value.there),
         step=difference.step,
     )
 

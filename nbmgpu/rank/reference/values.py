@@ -1,18 +1,11 @@
-"""Small values that a cell keeps, such as counts: which of them one device would not have.
-
-Ranks on shards count their own samples, in ``n += len(x)``.  Gradients do not show that.  A value
-is compared only where it cannot be a rank's own by intention: where all ranks have the same one, or
-where theirs add up to that of one device.  Times, process ids and values of shards drop out.
-"""
+"""Small values that a cell keeps, such as counts: numbers, strings, lengths."""
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from types import FrameType
 from typing import Any
@@ -38,14 +31,8 @@ DEPTH = 3
 LONGEST = 200
 """Characters of a string that is compared."""
 
-LARGEST = 1 << 20
-"""Numbers from which on integers may be sizes of memory, times or addresses."""
-
-FLOAT = re.compile(r"\d*\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+", re.IGNORECASE)
-"""Numbers in strings that rounding may change."""
-
-RELATIVE, ABSOLUTE = 0.05, 1e-3
-"""Differences of floats that may be due to rounding, such as in a difference of losses."""
+OTHERS = re.compile(r"\d*\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+(?:[:-]\d+)+", re.IGNORECASE)
+"""Numbers in strings that are no counts: with decimals, times and dates."""
 
 NOTEBOOK = "__main__"
 """The module of what a notebook defines."""
@@ -102,7 +89,7 @@ def _small(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[
         yield path, float(value)
     elif isinstance(value, str):
         if len(value) <= LONGEST:
-            yield path, FLOAT.sub("", value)
+            yield path, OTHERS.sub("", value)
     elif depth < DEPTH and id(value) not in seen:
         seen.add(id(value))
         for name, item in _items(path, value):
@@ -140,54 +127,3 @@ def _attributes(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         whole = not (buffer is None or buffer.is_floating_point() or buffer.is_complex())
         if whole and buffer.numel() == 1 and buffer.device.type == "cpu":
             yield f"{path}.{name}", buffer.item()
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What may differ between a rank and one device.
-
-    Attributes:
-        batches: how many samples batches had: the whole one, and each rank's shard.
-        world_size: number of ranks.
-    """
-
-    batches: frozenset[tuple[int, tuple[int, ...]]]
-    world_size: int
-
-
-def differing_value(here: Values, there: list[Values], sizes: Sizes) -> tuple[str, Value] | None:
-    """Return the first value that ranks have and one device has not, with its path; or None.
-
-    Args:
-        here: values on one device.
-        there: those of all ranks.
-        sizes: of batches until now, and of the group of ranks.
-    """
-    for path, mine in here.items():
-        theirs = [values[path] for values in there if path in values]
-        if len(theirs) == len(there) and not _is_alike(path, mine, theirs, sizes):
-            return path, theirs[0]
-    return None
-
-
-def _is_alike(path: str, mine: Value, theirs: list[Value], sizes: Sizes) -> bool:
-    """Whether a value is that of one device, or a rank's own."""
-    first = theirs[0]
-    if isinstance(mine, str) or isinstance(first, str):
-        return first == mine or any(value != first for value in theirs)
-    numbers = [value for value in theirs if not isinstance(value, str)]
-    is_whole = isinstance(mine, int) and all(isinstance(number, int) for number in numbers)
-    if is_whole and max(map(abs, [mine, *numbers])) >= LARGEST:
-        return True
-    if (mine, first) == (1, sizes.world_size):
-        return True  # the number of ranks, which the cell has asked for
-    is_name = path.rpartition(").")[2].isidentifier()
-    if is_name and (mine, tuple(numbers)) in sizes.batches:
-        return True  # the size of a batch, which that of the next one replaces
-    if any(number != first for number in numbers):
-        return not (is_whole and sum(numbers) == mine)
-    if is_whole:
-        return first == mine
-    if not (math.isfinite(mine) and math.isfinite(first)):
-        return True  # gradients tell
-    return abs(first - mine) <= max(ABSOLUTE, RELATIVE * max(abs(first), abs(mine)))

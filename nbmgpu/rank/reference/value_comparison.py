@@ -1,0 +1,121 @@
+"""Which of the values that a cell keeps one device would not have.
+
+Ranks on shards count their own samples, in ``n += len(x)``, and gradients do not show that.  An
+integer is a count if those of all ranks add up to that of one device.  An average, which is none,
+is compared where all ranks have the same.  Process ids, sizes of memory and values of shards drop
+out in this way.  Times might not: what reads a clock is compared with more care.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .values import Value, Values
+
+RELATIVE, ABSOLUTE = 0.05, 1e-3
+"""Differences of floats that may be due to rounding, such as in a difference of losses."""
+
+INTEGER = re.compile(r"\d+")
+
+CLOCKS = frozenset({
+    "date", "datetime", "default_timer", "monotonic", "monotonic_ns", "now", "perf_counter",
+    "perf_counter_ns", "process_time", "strftime", "time", "time_ns", "timeit", "today",
+})  # fmt: skip
+"""Names in the code of cells that read a clock."""
+
+STEPS_WITH_CLOCK = 4
+"""Consecutive steps in which a count must differ there: seconds may add up by chance."""
+
+Batches = frozenset[tuple[int, tuple[int, ...]]]
+"""How many samples batches had until now: the whole one, and each rank's shard."""
+
+
+@dataclass(frozen=True)
+class OtherValue:
+    """A value that ranks keep and one device would not.
+
+    Attributes:
+        path: the expression that has it.
+        here: the value on one device.
+        there: the value on rank 0.
+    """
+
+    path: str
+    here: Value
+    there: Value
+
+
+class ValueComparison:
+    """Compares the values of the steps, in order."""
+
+    def __init__(self, reads_clock: Callable[[], bool]) -> None:
+        """Compare those of a cell; ``reads_clock`` returns whether it may read a clock."""
+        self._reads_clock = reads_clock
+        self._differing: Counter[str] = Counter()
+
+    def compare(self, here: Values, there: list[Values], batches: Batches) -> OtherValue | None:
+        """Return the first value that differs on ranks, or None.
+
+        Args:
+            here: values on one device.
+            there: those of all ranks.
+            batches: see ``Batches``.
+        """
+        found = self._differences(here, there, batches)
+        if not found:
+            self._differing.clear()
+            return None
+        needed = STEPS_WITH_CLOCK if self._reads_clock() else 1
+        if needed > 1:
+            found = {path: value for path, value in found.items() if not isinstance(value, float)}
+        self._differing = Counter({path: self._differing[path] + 1 for path in found})
+        sure = (path for path, count in self._differing.items() if count >= needed)
+        path = next(sure, None)
+        return None if path is None else OtherValue(path, here[path], found[path])
+
+    @staticmethod
+    def _differences(here: Values, there: list[Values], batches: Batches) -> Values:
+        found: Values = {}
+        for path, mine in here.items():
+            theirs = [values[path] for values in there if path in values]
+            if len(theirs) == len(there) and _differs(path, mine, theirs, batches):
+                found[path] = theirs[0]
+        return found
+
+
+def _differs(path: str, mine: Value, theirs: list[Value], batches: Batches) -> bool:
+    if isinstance(mine, str):
+        return all(isinstance(value, str) for value in theirs) and _counts_in(mine, theirs)
+    numbers = [value for value in theirs if not isinstance(value, str)]
+    if len(numbers) < len(theirs):
+        return False
+    is_name = path.rpartition(").")[2].isidentifier()
+    if is_name and (mine, tuple(numbers)) in batches:
+        return False  # the size of a batch, which that of the next one replaces
+    if isinstance(mine, int) and all(isinstance(number, int) for number in numbers):
+        return _is_count(mine, numbers)
+    first = numbers[0]
+    if any(number != first for number in numbers) or not math.isfinite(mine - first):
+        return False
+    return abs(first - mine) > max(ABSOLUTE, RELATIVE * max(abs(first), abs(mine)))
+
+
+def _is_count(mine: float, theirs: list[float]) -> bool:
+    """Whether the numbers of ranks add up to another one."""
+    return sum(theirs) == mine and any(number != mine for number in theirs)
+
+
+def _counts_in(mine: str, theirs: list[Value]) -> bool:
+    """Whether strings differ in numbers that count."""
+    texts = [mine, *map(str, theirs)]
+    if len({INTEGER.sub("", text) for text in texts}) > 1:
+        return False
+    columns = list(zip(*(map(int, INTEGER.findall(text)) for text in texts), strict=True))
+    counts = [_is_count(first, rest) for first, *rest in columns]
+    return any(counts) and all(
+        c or len({*column}) == 1 for c, column in zip(counts, columns, strict=True)
+    )
