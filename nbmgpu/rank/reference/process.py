@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 import signal
 import time
@@ -41,19 +40,19 @@ from nbmgpu.runs import reference
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Notice, Restart, Verified
 from nbmgpu.runs.folder import REFERENCE_FOLDER
-from nbmgpu.runs.number_topics import OTHER_GRADIENTS, OTHER_PARAMETERS, OTHER_VALUE
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.undo_log import UndoLog
 from nbmgpu.system.parent_death import die_with_parent
 from nbmgpu.trackers import registry as trackers
 
-from .comparison import HALF, TF32, Difference, StepComparison, ValueDifference
+from .comparison import HALF, TF32, StepComparison, ValueDifference
+from .descriptions import describe_gradient, describe_value
 from .isolation import Isolation
 from .one_device import NoReferenceError, alone_on, free_device, limit_memory, use_temporary_folder
 from .sketches import sketches_of
 from .step_file import MOST_STEPS
 from .value_comparison import CLOCKS, ValueComparison
-from .values import CellValues, Value
+from .values import CellValues
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -69,9 +68,6 @@ FEWEST_STEPS = 2
 
 GROWN_ROUNDING = "rounding has grown as large as the gradients"
 """Why a comparison ends where training diverges."""
-
-LEAST_PERCENT = 1e-2
-"""Differences below have their first digit in notices, whatever it is."""
 
 ITEMSIZE = 4
 """Bytes of a number in float32."""
@@ -92,7 +88,7 @@ def run_reference(run: Run, environment: RankEnvironment) -> NoReturn:
         verification.end(reason=str(error))
     except BaseException as error:
         traceback.print_exc()  # what one device cannot run, such as for its memory, ranks can
-        verification.end(reason=describe_failure(error))
+        verification.end(reason=f"one device {describe_failure(error)}")
     finally:
         verification.end()
         os._exit(0)
@@ -147,7 +143,7 @@ class Reference:
             values = self._values.at_end()
             difference = self._comparison.compare_end(values, self._is_late)
             if difference is not None:
-                self._report(_describe_value(difference))
+                self._report(describe_value(difference))
             self.end(is_whole=self._comparison.has_all)
 
     def _reads_clock(self, shell: RankShell) -> bool:
@@ -236,11 +232,11 @@ class Reference:
         sketches, values = sketches_of(optimizer, session.strategy), self._values.at_step()
         difference = comparison.compare(number, sketches, values, self._is_late)
         if isinstance(difference, ValueDifference):
-            self._report(_describe_value(difference))
+            self._report(describe_value(difference))
         elif difference is not None and difference.has_grown and self._has_whole_batches:
             self.end(reason=GROWN_ROUNDING)
         elif difference is not None:
-            self._report(_describe(difference, session, optimizer))
+            self._report(describe_gradient(difference, session, optimizer))
         self._first_compared = self._first_compared or time.monotonic()
         is_long = time.monotonic() - self._first_compared > self._options.verify
         is_enough = (is_long and comparison.steps >= FEWEST_STEPS) or comparison.steps == MOST_STEPS
@@ -273,45 +269,3 @@ class Reference:
         run = Run(self._run.folder)
         run.refresh()
         return not OTHER_NUMBERS.isdisjoint(run.view.notices)
-
-
-def _describe(difference: Difference, session: TrainingSession, optimizer: Optimizer) -> str:
-    """Return what the cell does whose gradients differ, as a predicate."""
-    if difference.parameter is None:
-        return OTHER_PARAMETERS.format(step=difference.step)
-    name = _name_of(difference.parameter, session, optimizer)
-    error = format_error(difference.error)
-    return OTHER_GRADIENTS.format(step=difference.step, name=name, error=error)
-
-
-def _describe_value(difference: ValueDifference) -> str:
-    """Return what the cell does that keeps another value, as a predicate."""
-    return OTHER_VALUE.format(
-        path=difference.value.path,
-        here=format_value(difference.value.here),
-        there=format_value(difference.value.there),
-        step=difference.step,
-    )
-
-
-def format_value(value: Value) -> str:
-    """Return a value for a notice: ``44``, ``0.1235``, ``'n=4'``."""
-    return f"{value:.4g}" if isinstance(value, float) else repr(value)
-
-
-def format_error(error: float) -> str:
-    """Return how far a gradient is off: ``13.0% off``."""
-    if error < LEAST_PERCENT:
-        return f"{100 * error:.1g}% off"
-    return f"{error:.1%} off" if math.isfinite(error) else "not finite on one side only"
-
-
-def _name_of(index: int, session: TrainingSession, optimizer: Optimizer) -> str:
-    """Return the name of a parameter of ``optimizer``, such as ``Linear.weight``."""
-    parameter = [p for group in optimizer.param_groups for p in group["params"]][index]
-    for unit in session.trained.units:
-        for module in unit.modules:
-            for name, other in module.named_parameters():
-                if other is parameter:
-                    return f"{type(module).__name__}.{name}"
-    return f"parameter {index}"
