@@ -271,8 +271,6 @@ def test_a_loss_that_has_become_nan(staged):
     run = staged(2)
     run.start()
     run.points("loss", [1, 2, 3, 4], [3.0, math.nan, math.inf, math.nan])
-    assert "note      The loss is nan from step 2 on: training has diverged." in summary_text(
-        run.polled()
-    )
+    assert "The loss is nan from step 2 on: training has diverged." in summary_text(run.polled())
     run.points("loss", [5], [1.0])
     assert "diverged" not in summary_text(run.polled())

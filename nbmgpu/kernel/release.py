@@ -44,6 +44,6 @@ def release(display: DisplayFactory, discard: bool = False, overwrite: bool = Fa
         held.ignore_changes()
     held.check_unchanged()
     values = dataclasses.asdict(held.options) | {name: DEFAULTS[name] for name in OF_A_RUN}
-    options = RunOptions(**values | {"hold": False})
+    options = RunOptions(**values | {"hold": False, "name": held_ranks.RELEASE})
     context = NotebookContext.current()
     return execute(Execution(CELL, held.namespace, options, context, held=held), display)

@@ -53,6 +53,7 @@ def test_cells_run_in_the_same_ranks_until_they_are_released(holding: Notebook) 
     assert not holding.value("torch.equal(before, model.weight)")
     score = holding.value("score")
     assert isinstance(score, float)
+    assert holding.value("nbmgpu.last_run.labels.name") == "%mgpu release"
     assert "No ranks are held" in holding.send("%mgpu release").fails("OptionError")
 
 
