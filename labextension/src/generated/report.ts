@@ -336,7 +336,10 @@ export interface Column {
 /** A run of a comparison. */
 export interface ComparedRun {
   id: string;
-  /** its name, else the first line of its cell, else strategy and ranks. */
+  /**
+   * its name, else the first line of its cell, else strategy and ranks; with its time
+   * where another run is called the same.
+   */
   title: string;
   /** strategy, world size and devices. */
   headline: string;
