@@ -83,6 +83,8 @@ class Fault:
             case "packing":
                 names["packed"] = "Packed()"
                 cell += "packed\n"
+            case "launch" | "join":
+                options = {"verify": 0}  # then all children of the launcher are ranks
             case "training":
                 names["hold_at"] = str(HALF)
             case "all-reduce" | "barrier":
