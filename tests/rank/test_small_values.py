@@ -78,6 +78,28 @@ def train(tensor):
     assert "train().count" not in module.last
 
 
+def test_namespaces_that_the_cell_holds_do_not_change() -> None:
+    module = types.ModuleType("__main__")
+    vars(module).update(keep=CellValues())
+    code = """
+def train(rate):
+    settings = locals()
+    n = 1
+    keep.at_step()
+    return settings
+kept = train(0.5)
+own = {"n": 2}
+exec("m = 3; keep.at_step()", globals(), own)
+class Body:
+    size = 4
+    keep.at_step()
+"""
+    exec(code, vars(module))
+    assert module.kept == {"rate": 0.5}
+    assert module.own == {"n": 2, "m": 3}
+    assert module.Body.size == 4
+
+
 def compare(
     path: str, here: Value, there: list[Value], reads_clock: bool = False, steps: int = 1
 ) -> OtherValue | None:

@@ -102,7 +102,7 @@ class StepWriter:
                 self._file.close()
             else:
                 self._write(optimizer, number)
-        except (RuntimeError, TypeError, OSError):  # no memory, another kind of tensor, no space
+        except Exception:  # no memory, another kind of tensor, no space, objects of the cell
             self._give_up()
 
     def _write(self, optimizer: Optimizer, number: int) -> None:
@@ -130,7 +130,7 @@ class StepWriter:
         """Write that the cell has finished; without a step, there is nothing to compare."""
         if self._file.closed:
             return
-        with suppress(OSError):
+        with suppress(Exception):  # as in ``observe``
             values = self._encode(self._values.at_end())
             self._file.write(HEADER.pack(0, END, 0, len(values)) + values)
         self._file.close()

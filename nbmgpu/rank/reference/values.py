@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections import deque
@@ -34,6 +35,10 @@ LONGEST = 200
 OTHERS = re.compile(r"\d*\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+(?:[:-]\d+)+", re.IGNORECASE)
 """Numbers in strings that are no counts: with decimals, times and dates."""
 
+HOLDERS = frozenset({"locals", "vars", "dir", "eval", "exec"})
+"""What a function may have its local variables from, in the dict that Python updates if they are
+read from outside; until Python 3.12, there is one dict for all."""
+
 NOTEBOOK = "__main__"
 """The module of what a notebook defines."""
 
@@ -49,17 +54,19 @@ class CellValues:
         """Return the values, also local ones of functions of the notebook that call this one."""
         frame: FrameType | None = sys._getframe(1)
         values: Values = {}
-        while frame is not None and frame.f_globals.get("__name__") != NOTEBOOK:
-            frame = frame.f_back
-        while frame is not None and frame.f_locals is not frame.f_globals:
-            if frame.f_globals.get("__name__") == NOTEBOOK:
+        while frame is not None:
+            code = frame.f_code
+            is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)
+            is_of_notebook = frame.f_globals.get("__name__") == NOTEBOOK
+            if is_of_notebook and not is_function and frame.f_locals is frame.f_globals:
+                self._cell = frame.f_globals
+                break
+            if is_of_notebook and not (is_function and HOLDERS.intersection(code.co_names)):
                 names = frame.f_locals
-                values |= small_values(names, f"{frame.f_code.co_name}().")
-                if isinstance(names, dict):  # a copy, until Python 3.12, which keeps tensors alive
-                    names.clear()
+                values |= small_values(names, f"{code.co_name}().")
+                if is_function and isinstance(names, dict):
+                    names.clear()  # a copy, until Python 3.12, which keeps tensors alive
             frame = frame.f_back
-        if frame is not None:
-            self._cell = frame.f_locals
         return values | self.at_end()
 
     def at_end(self) -> Values:
