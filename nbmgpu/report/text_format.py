@@ -156,7 +156,8 @@ def notices(view: RunView) -> list[str]:
         texts.append(hang_notice(view.hang))
     if view.checkpoint is not None:
         texts.append(checkpoint_text(view.checkpoint))
-    texts += filter(None, [divergence_text(view)])
+    if diverged := divergence_text(view):
+        texts.append(diverged)
     return [plain(text) for text in texts]
 
 

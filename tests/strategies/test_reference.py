@@ -386,17 +386,7 @@ def test_a_run_does_not_depend_on_its_reference(how: str) -> None:
     assert not process.is_running()
 
 
-COUNTED = """
-{before}
-for epoch in range(2):
-    for x, y in loader:
-        opt.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        opt.step()
-        losses.append(loss.item())
-        {count}
-"""
+COUNTED = "\n{before}" + TRAIN + "        {count}\n"
 
 COUNTS = {
     "in a dict": ("seen = {}", "seen['n'] = seen.get('n', 0) + len(x)"),

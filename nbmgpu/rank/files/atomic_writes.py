@@ -18,6 +18,21 @@ def audit_write(path: str) -> None:
     sys.audit("open", path, "wb", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
 
+def path_argument(position: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what a function that saves has been given as its path; None if nothing."""
+    given = args[position] if len(args) > position else None
+    return given or next((kwargs[name] for name in PATH_ARGUMENTS if name in kwargs), None)
+
+
+def with_path(
+    path: str, position: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a function that saves, with another path."""
+    if len(args) > position:
+        return (*args[:position], path, *args[position + 1 :]), kwargs
+    return args, kwargs | {name: path for name in PATH_ARGUMENTS if name in kwargs}
+
+
 class AtomicWriter:
     """Replaces files in one step: another rank may read or write the path at the same time.
 
@@ -47,10 +62,7 @@ class AtomicWriter:
             args, kwargs: its arguments.
         """
         temporary = f"{path}.{os.getpid()}-{threading.get_ident()}"
-        if len(args) > position:
-            args = (*args[:position], temporary, *args[position + 1 :])
-        else:
-            kwargs = kwargs | {name: temporary for name in PATH_ARGUMENTS if name in kwargs}
+        args, kwargs = with_path(temporary, position, args, kwargs)
         self.temporary_paths.add(temporary)
         audit_write(temporary)
         try:

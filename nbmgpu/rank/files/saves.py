@@ -23,7 +23,7 @@ import torch.distributed as dist
 from nbmgpu.rank.store.default_store import default_store
 from nbmgpu.rank.store.rendezvous import MISMATCH, Rendezvous, Save, is_rank_0_ahead
 
-from .atomic_writes import PATH_ARGUMENTS, AtomicWriter, audit_write
+from .atomic_writes import AtomicWriter, audit_write, path_argument
 from .paths import resolve_parent
 from .saved_files import SavedFiles
 
@@ -75,8 +75,7 @@ class Saves:
 
         @functools.wraps(save)
         def saving(*args: Any, **kwargs: Any) -> Any:
-            given: Any = args[position] if len(args) > position else None
-            given = given or next((kwargs[n] for n in PATH_ARGUMENTS if n in kwargs), None)
+            given = path_argument(position, args, kwargs)
             if not isinstance(given, str | os.PathLike) or not _is_among_ranks():
                 return save(*args, **kwargs)
             path = os.path.realpath(given)

@@ -140,14 +140,17 @@ class FilePatch:
                 with suppress(OSError):
                     os.unlink(path)
 
-    def shadow_to_write(self, path: str) -> str:
-        """Return where this rank writes instead of the absolute ``path``, as ``open`` does."""
+    def shadow_to_write(self, path: str, mode: str = "w") -> Path | None:
+        """Return where this rank writes instead of the absolute ``path``; None if it writes there.
+
+        Without the folder of ``path``, its shadow has none: writing fails as on one device.
+        """
         if not self._belongs_to_cell(path) or self._is_temporary(path):
-            return path
+            return None
         folder = os.path.dirname(path)
         if os.path.isdir(folder) or folder in self.folders:
-            self.shadows.create(path, "w")
-        return str(self.shadows.of(path))  # without its folder, writing fails as on one device
+            self.shadows.create(path, mode)
+        return self.shadows.of(path)
 
     def _open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if isinstance(file, str | os.PathLike) and not _unpatched_depth:
@@ -156,11 +159,7 @@ class FilePatch:
             if path in self.saves.writer.temporary_paths:
                 pass
             elif WRITING & set(mode):
-                if self._belongs_to_cell(path) and not self._is_temporary(path):
-                    folder = os.path.dirname(path)
-                    if os.path.isdir(folder) or folder in self.folders:
-                        self.shadows.create(path, mode)
-                    file = shadow  # without its folder, open() fails as on one device
+                file = self.shadow_to_write(path, mode) or file
             elif shadow.exists():
                 file = shadow
         return self._original_open(file, mode, *args, **kwargs)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.rank.effects import FileChange, watch_effects
-from nbmgpu.rank.files.atomic_writes import PATH_ARGUMENTS
+from nbmgpu.rank.files.atomic_writes import path_argument, with_path
 from nbmgpu.rank.files.paths import library_folders
 from nbmgpu.rank.files.saves import Saves
 from nbmgpu.rank.files.writes import FilePatch
@@ -105,14 +105,13 @@ class _ShadowSaves(Saves):
     ) -> Callable[..., Any]:
         """Return a function that saves to shadows, and elsewhere to buffers alone."""
 
-        def to_shadow(given: Any) -> Any:
-            is_path = isinstance(given, str | os.PathLike)
-            return self._files.shadow_to_write(os.path.realpath(given)) if is_path else given
-
         @functools.wraps(save)
         def saving(*args: Any, **kwargs: Any) -> Any:
-            values = [to_shadow(v) if index == position else v for index, v in enumerate(args)]
-            named = {k: to_shadow(v) if k in PATH_ARGUMENTS else v for k, v in kwargs.items()}
-            return save(*values, **named)
+            given = path_argument(position, args, kwargs)
+            if isinstance(given, str | os.PathLike):
+                shadow = self._files.shadow_to_write(os.path.realpath(given))
+                if shadow is not None:
+                    args, kwargs = with_path(str(shadow), position, args, kwargs)
+            return save(*args, **kwargs)
 
         return saving
