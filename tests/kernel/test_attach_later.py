@@ -62,6 +62,14 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     cluster.stop()
 
 
+def _told(folder: Path) -> str:
+    """Return what a run that does not begin has written."""
+    files = [
+        path for path in sorted(folder.rglob("*")) if path.suffix in {".jsonl", ".log", ".out"}
+    ]
+    return "\n".join(f"--- {path}\n{path.read_text()[-2000:]}" for path in files)
+
+
 def test_a_later_kernel_gets_the_results(new_notebook, engine, tmp_path):
     variables = {"NBMGPU_RUNS": str(tmp_path / "runs")}
     first = new_notebook("first", **variables)
@@ -71,10 +79,11 @@ def test_a_later_kernel_gets_the_results(new_notebook, engine, tmp_path):
     ids = [first.value("nbmgpu.last_run.id")]
     first.run(start)
     ids.append(first.value("nbmgpu.last_run.id"))
-    logs = [tmp_path / "runs" / run / "events" / "rank-1.jsonl" for run in ids]
-    deadline = time.monotonic() + 150  # two jobs of Slurm, on a busy machine
+    folders = [tmp_path / "runs" / run for run in ids]
+    logs = [folder / "events" / "rank-1.jsonl" for folder in folders]
+    deadline = time.monotonic() + 180  # two jobs of Slurm, on a busy machine
     while not all(log.exists() and "running" in log.read_text() for log in logs):
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, "\n".join(map(_told, folders))
         time.sleep(0.1)
     os.kill(first.value("os.getpid()"), signal.SIGKILL)
 

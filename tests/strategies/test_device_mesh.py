@@ -95,7 +95,7 @@ for x, y in same:
     F.cross_entropy(model(x), y).backward()
     opt.step()
     count += 1
-""", rank_local="order same model opt", curve=False),
+""", rank_local="order same x y model opt", curve=False),
     idiom("two units", """
 for x, y in loader:
     opt.zero_grad(); other_opt.zero_grad()
