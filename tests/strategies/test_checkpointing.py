@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from idioms.comparison import assert_equal
+from idioms.comparison import assert_equal, compare_whole_batches
 from idioms.idiom import TRAIN, Idiom, idiom
 from idioms.notebook import notebook
 from idioms.sources import BATCH_NORM, BERT, BLOCKS, TRAIN_BERT
@@ -51,6 +51,28 @@ def test_blocks_are_recomputed(option: bool, calls: int) -> None:
     assert namespace["calls"] == calls
     assert "forward" not in vars(namespace["model"].blocks[0])
     assert not hasattr(type(namespace["model"].blocks[0]).forward, "__wrapped__")
+
+
+OF_THE_CELL = """
+from torch.utils.checkpoint import checkpoint
+
+class Own(Deep):
+    def forward(self, x):
+        return self.head(checkpoint(self.others, self.blocks[1](x), use_reentrant=False))
+
+    def others(self, x):
+        return self.blocks[2](torch.tanh(self.blocks[0](x)))
+model = Own()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+@pytest.mark.parametrize("setup", [BLOCKS, BLOCKS + OF_THE_CELL], ids=["option", "of the cell"])
+def test_blocks_are_recomputed_as_they_were_split(setup: str) -> None:
+    """A hook keeps the model from running on samples as a whole; its other modules do."""
+    hook = "model.blocks[1].up.register_forward_hook(lambda *given: None)\n"
+    case = idiom("with a hook", hook + TRAIN, setup=setup)
+    compare_whole_batches(case, exact="always", checkpointing=setup == BLOCKS).assert_equal()
 
 
 def test_checkpointing_of_transformers_ends_with_the_run() -> None:

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from nbmgpu.environment import random_state
 from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.outermost_calls import is_transformed
 from nbmgpu.strategies.sequence.region import NotSplittableError, Region
 from nbmgpu.strategies.sequence.sequence_tensor import SequenceTensor, whole_of
@@ -202,7 +203,11 @@ class BatchBlock:
         group, found = self._models.group, Splitting(None)
         try:
             for dtype in (torch.float32, torch.float64):
-                with self._models.calls.paused(), copied(subject.module, subject.call) as copy:
+                with (
+                    outside_of_checkpoints(),
+                    self._models.calls.paused(),
+                    copied(subject.module, subject.call) as copy,
+                ):
                     found = BatchTrial(copy, leaves, spec, group, dtype).run(candidates)
                 if not found.may_be_rounding:
                     break

@@ -64,7 +64,7 @@ class SplitModels:
         self._met = WeakIdKeyDictionary()
         self._outputs = HeldOutputs()
         patch_batch_norm(self._patches)
-        patch_checkpoint(self._patches, self._wraps)
+        patch_checkpoint(self._patches, self._as_now)
         self.calls.install()
 
     def wrap(self, root: nn.Module) -> None:
@@ -99,6 +99,19 @@ class SplitModels:
             yield
         finally:
             self._depth -= 1
+
+    def _as_now(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that computes later what it computes now, split in the same way."""
+        wrapped, depth = self._wraps.as_of_now(function), self._depth
+
+        def as_then(*args: Any, **kwargs: Any) -> Any:
+            before, self._depth = self._depth, depth
+            try:
+                return wrapped(*args, **kwargs)
+            finally:
+                self._depth = before
+
+        return as_then
 
     def returned(self, output: Any) -> Any:
         """Return a module's output: whole for the cell, and split for the next module."""

@@ -54,17 +54,20 @@ class WrapOrder:
         return as_of_then
 
 
-def patch_checkpoint(patches: PatchStack, wraps: WrapOrder) -> None:
+def patch_checkpoint(
+    patches: PatchStack, as_now: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
     """Let what a checkpoint computes again act on the region in which it was computed.
 
-    Where it was computed outside of one, models that were wrapped since run whole.
+    Where it was computed outside of one, ``as_now`` returns a function that computes as it does at
+    the time of its call.
     """
 
     def wrap(plain: Callable[..., Any]) -> Callable[..., Any]:
         def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             region = Region.current
             if not isinstance(region, BatchRegion):
-                return plain(wraps.as_of_now(function), *args, **kwargs)
+                return plain(as_now(function), *args, **kwargs)
             draws = region.draws
             number = len(draws.places) if draws else 0
 

@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from nbmgpu.environment import random_state
 from nbmgpu.strategies.all_reduce import all_reduce
-from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.module_copy import kept_module_state
 from nbmgpu.strategies.outcome import Outcome, detached_copy
 from nbmgpu.strategies.sequence.region import NotSplittableError
@@ -150,12 +149,7 @@ class BatchTrial:
     def _kept(self) -> Iterator[None]:
         """Keep the random state, and what the copy holds, for a call in the body."""
         kept = random_state.kept(), kept_module_state(self._subject.module)
-        with (
-            outside_of_checkpoints(),
-            kept[0],
-            kept[1],
-            torch.autocast(self._device, enabled=False),
-        ):
+        with kept[0], kept[1], torch.autocast(self._device, enabled=False):
             yield
 
     def _try(self, index: int, dim: int, whole: _Call, recorder: DrawRecorder) -> Splitting:
