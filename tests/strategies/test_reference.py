@@ -301,6 +301,20 @@ assert torch.load("saved/size.pt") == [torch.distributed.get_world_size()]
     assert (tmp_path / "saved/x.safetensors").exists()
 
 
+def test_a_folder_that_no_rank_makes_is_its_own(tmp_path: Path) -> None:
+    save = """
+folder = f"runs/size {torch.distributed.get_world_size()}"
+os.makedirs(f"{folder}/weights", exist_ok=True)
+os.mkdir(f"{folder}/logs")
+torch.save(X, f"{folder}/weights/x.pt")
+with open(f"{folder}/logs/log.txt", "w") as log: log.write("begun")
+assert os.path.isdir(folder) and torch.equal(torch.load(f"{folder}/weights/x.pt"), X)
+"""
+    run = run_cell(f"import os{one_epoch_after(save)}", tmp_path)
+    assert steps_compared(run) == (6, True), text_format.verified(run.view)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["size 2"]
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_loader_with_workers_is_compared(workers: int) -> None:
     setup = f"loader = DataLoader(dataset, batch_size=8, num_workers={workers})"
@@ -395,6 +409,11 @@ COUNTS = {
     "words": ("words = []", "words.append(f'{x.shape} of {epoch}')"),
     "of a tensor": ("n = 0", "n += int(torch.ones_like(y).sum())"),
     "of the model": ("model.samples = 0", "model.samples += len(x)"),
+    "a tensor": ("n = torch.tensor(0)", "n += y.numel()"),
+    "a buffer": (
+        "model.register_buffer('seen', torch.zeros(1, dtype=torch.long))",
+        "model.seen += len(x)",
+    ),
     "an average": ("mean = 1.0", "mean += 0.1 * (x.numel() - mean)"),
 }
 
@@ -422,8 +441,12 @@ def test_what_counts_beside_a_clock_starts_again() -> None:
         ("import time", "now = time.time(); words = f'{now} {loss.item():.4f}'"),
         ("import time", "took = round(time.process_time(), 1); at = time.strftime('%H:%M:%S')"),
         ("import time; begun = time.time()", "took = int(10 * (time.time() - begun))"),
-        ("", "size = len(x); shape = x.shape; process = __import__('os').getpid()"),
+        (
+            "",
+            "size = len(x); shape = x.shape; n = torch.tensor(len(x)); process = __import__('os').getpid()",
+        ),
         ("best = 9.0", "best = min(best, loss.item()); steps = len(losses)"),
+        ("", "label = y[0]; index = torch.tensor(len(losses))"),
         ("ranks = torch.distributed.get_world_size()", "pass"),
     ],
 )

@@ -69,6 +69,7 @@ class FilePatch:
         saves: the files that libraries save.
         shadows: this rank's versions of other files.
         folders: the folders that the cell has created.
+        make_folder: called with Python's own ``mkdir``, a path and a mode.
         temporary: paths of temporary files and folders.
     """
 
@@ -78,6 +79,7 @@ class FilePatch:
         self.shadows = ShadowFiles(rank, folder / SHADOWS / f"rank-{rank}")
         self.saves = Saves(rank, self._is_temporary, self.shadows.delete)
         self.folders = CreatedFolders()
+        self.make_folder: Callable[..., None] = lambda mkdir, path, mode: mkdir(path, mode)
         self.temporary: set[str] = set()
         self._working_folder = os.path.realpath(os.getcwd())
         self._library_folders = [os.path.realpath(p) for p in library_folders()]
@@ -145,7 +147,7 @@ class FilePatch:
 
         Without the folder of ``path``, its shadow has none: writing fails as on one device.
         """
-        if not self._belongs_to_cell(path) or self._is_temporary(path):
+        if not self.is_of_cell(path) or self._is_temporary(path):
             return None
         folder = os.path.dirname(path)
         if os.path.isdir(folder) or folder in self.folders:
@@ -207,7 +209,7 @@ class FilePatch:
                 self.temporary.add(real)
                 return
             try:
-                mkdir(path, mode)
+                self.make_folder(mkdir, path, mode)
             except FileExistsError:
                 if not self.folders.may_exist(real):
                     raise
@@ -246,7 +248,7 @@ class FilePatch:
                 delete(path, *args, **kwargs)
                 return
             real = resolve_parent(path)
-            is_common = real in self.folders or self._belongs_to_cell(real)
+            is_common = real in self.folders or self.is_of_cell(real)
             call = functools.partial(delete, path, *args, **kwargs)
             if self.saves.has(real):
                 self.saves.delete(call, real)
@@ -293,7 +295,7 @@ class FilePatch:
                 call()
                 return
             real = resolve_parent(dst)
-            if self._belongs_to_cell(real) and not self._is_private(real) and self.saves.is_active:
+            if self.is_of_cell(real) and not self._is_private(real) and self.saves.is_active:
                 self.saves.link(call, real)
             else:
                 call()
@@ -302,9 +304,10 @@ class FilePatch:
 
     def _is_cell_path(self, path: Any) -> bool:
         is_path = isinstance(path, str | os.PathLike)
-        return is_path and self._belongs_to_cell(os.path.realpath(path))
+        return is_path and self.is_of_cell(os.path.realpath(path))
 
-    def _belongs_to_cell(self, path: str) -> bool:
+    def is_of_cell(self, path: str) -> bool:
+        """Return whether the absolute ``path`` is the cell's, and no library's or the run's."""
         is_of_run = is_within(path, self._run_folder)  # shadows and checkpoints
         if is_of_run or path.startswith(("/dev/", "/proc/", "/sys/")):
             return False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmgpu.rank.effects import FileChange, watch_effects
 from nbmgpu.rank.files.atomic_writes import path_argument, with_path
-from nbmgpu.rank.files.paths import library_folders
+from nbmgpu.rank.files.paths import is_in, library_folders
 from nbmgpu.rank.files.saves import Saves
 from nbmgpu.rank.files.writes import FilePatch
 from nbmgpu.system.landlock import forbid_writes
@@ -34,7 +34,8 @@ CONTAINED = frozenset({
 """Those that may happen once Linux refuses writes, also of processes that this one starts."""
 
 FOLDER_TIMEOUT = 2.0
-"""Seconds within which rank 0 makes a folder that the reference has reached before it."""
+"""Seconds within which rank 0 makes a folder that the reference has reached before it.  One that it
+does not make, such as a folder named by the time, is the reference's own."""
 
 
 class Isolation:
@@ -56,6 +57,8 @@ class Isolation:
         self._end = end
         self.files = FilePatch(number, run_folder)
         self.files.saves = _ShadowSaves(number, self.files)
+        self.files.make_folder = self._make_folder
+        self._own_folders: set[str] = set()
         self._is_contained = False
 
     def begin(self, shell: RankShell) -> None:
@@ -82,15 +85,31 @@ class Isolation:
             self._end(f"the cell {predicate}")
 
     def _check_change(self, change: FileChange) -> None:
-        """End before a change of files, unless it is a folder that rank 0 makes as well."""
-        deadline = time.monotonic() + FOLDER_TIMEOUT
-        while change.event == "os.mkdir" and not change.is_relative:
-            if os.path.isdir(change.path):
-                return  # the call finds it, as on the ranks
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.005)
-        self._end(f"the cell {change.predicate}")
+        """End before a change of files, unless it is a folder that rank 0 has made as well."""
+        is_made = change.event == "os.mkdir" and not change.is_relative
+        if not (is_made and os.path.isdir(change.path)):  # else the call finds it, as on the ranks
+            self._end(f"the cell {change.predicate}")
+
+    def _make_folder(self, mkdir: Callable[..., None], path: Any, mode: int) -> None:
+        """Make a folder of the cell as rank 0 does, or else among the shadows."""
+        real = os.path.realpath(path)
+        parent = os.path.dirname(real)
+        is_own = is_in(parent, self._own_folders)
+        if not self.files.is_of_cell(real) or not (is_own or os.path.isdir(parent)):
+            mkdir(path, mode)
+        elif not is_own and _appears(real):
+            mkdir(path, mode)  # which finds it, as on the ranks
+        else:
+            self.files.shadows.of(real).mkdir(mode, parents=True)
+            self._own_folders.add(real)
+
+
+def _appears(folder: str) -> bool:
+    """Return whether rank 0 makes a folder, which may take a while."""
+    deadline = time.monotonic() + FOLDER_TIMEOUT
+    while not os.path.isdir(folder) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return os.path.isdir(folder)
 
 
 class _ShadowSaves(Saves):

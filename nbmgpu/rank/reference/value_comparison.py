@@ -3,7 +3,7 @@
 Ranks on shards count their own samples, in ``n += len(x)``, and gradients do not show that.  An
 integer is a count if those of all ranks add up to that of one device.  An average, which is none,
 is compared where all ranks have the same.  Process ids, sizes of memory and values of shards drop
-out in this way.  Times might not: what reads a clock is compared with more care.
+out in this way.  Times might not, nor labels: what may add up by chance must do so in each step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .values import Value, Values
+from .values import ITEM, Value, Values
 
 RELATIVE, ABSOLUTE = 0.05, 1e-3
 """Differences of floats that may be due to rounding, such as in a difference of losses."""
@@ -27,8 +27,9 @@ CLOCKS = frozenset({
 })  # fmt: skip
 """Names in the code of cells that read a clock."""
 
-STEPS_WITH_CLOCK = 4
-"""Consecutive steps in which a count must differ there: seconds may add up by chance."""
+STEPS_BY_CHANCE = 4
+"""Consecutive steps in which a count must differ where numbers may add up by chance: seconds, and
+elements of tensors, such as labels."""
 
 Batches = frozenset[tuple[int, tuple[int, ...]]]
 """How many samples batches had until now: the whole one, and each rank's shard."""
@@ -69,11 +70,15 @@ class ValueComparison:
         if not found:
             self._differing.clear()
             return None
-        needed = STEPS_WITH_CLOCK if self._reads_clock() else 1
-        if needed > 1:
+        reads_clock = self._reads_clock()
+        if reads_clock:
             found = {path: value for path, value in found.items() if not isinstance(value, float)}
         self._differing = Counter({path: self._differing[path] + 1 for path in found})
-        sure = (path for path, count in self._differing.items() if count >= needed)
+        sure = (
+            path
+            for path, count in self._differing.items()
+            if count >= STEPS_BY_CHANCE or not (reads_clock or path.endswith(ITEM))
+        )
         path = next(sure, None)
         return None if path is None else OtherValue(path, here[path], found[path])
 
@@ -93,7 +98,7 @@ def _differs(path: str, mine: Value, theirs: list[Value], batches: Batches) -> b
     numbers = [value for value in theirs if not isinstance(value, str)]
     if len(numbers) < len(theirs):
         return False
-    is_name = path.rpartition(").")[2].isidentifier()
+    is_name = path.removesuffix(ITEM).rpartition(").")[2].isidentifier()
     if is_name and (mine, tuple(numbers)) in batches:
         return False  # the size of a batch, which that of the next one replaces
     if isinstance(mine, int) and all(isinstance(number, int) for number in numbers):

@@ -12,7 +12,8 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 Value = int | float | str
 Values = dict[str, Value]
@@ -38,6 +39,9 @@ OTHERS = re.compile(r"\d*\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+(?:[:-]\d+)+", re.I
 HOLDERS = frozenset({"locals", "vars", "dir", "eval", "exec"})
 """What a function may have its local variables from, in the dict that Python updates if they are
 read from outside; until Python 3.12, there is one dict for all."""
+
+ITEM = ".item()"
+"""How the expression for the number in a tensor ends."""
 
 NOTEBOOK = "__main__"
 """The module of what a notebook defines."""
@@ -97,6 +101,9 @@ def _small(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[
     elif isinstance(value, str):
         if len(value) <= LONGEST:
             yield path, OTHERS.sub("", value)
+    elif isinstance(value, Tensor):
+        if _is_whole_number(value):
+            yield f"{path}{ITEM}", int(value.item())
     elif depth < DEPTH and id(value) not in seen:
         seen.add(id(value))
         for name, item in _items(path, value):
@@ -130,7 +137,10 @@ def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _attributes(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     names = vars(value) if hasattr(value, "__dict__") else {}
     yield from ((f"{path}.{name}", item) for name, item in names.items() if name[:1] != "_")
-    for name, buffer in names.get("_buffers", {}).items():
-        whole = not (buffer is None or buffer.is_floating_point() or buffer.is_complex())
-        if whole and buffer.numel() == 1 and buffer.device.type == "cpu":
-            yield f"{path}.{name}", buffer.item()
+    yield from ((f"{path}.{name}", buffer) for name, buffer in names.get("_buffers", {}).items())
+
+
+def _is_whole_number(tensor: Tensor) -> bool:
+    kind = tensor.dtype
+    other = kind.is_floating_point or kind.is_complex or kind is torch.bool or tensor.is_meta
+    return type(tensor) is Tensor and not other and tensor.numel() == 1
