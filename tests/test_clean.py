@@ -50,7 +50,8 @@ def test_old_runs_are_removed_except_those_with_a_tag(runs):
     assert preview.startswith("Would remove 2 runs with ")
     assert runs["old"].id in preview
     assert len(left()) == 3
-    text = clean_text("--older 7d --keep-tagged")
+    assert "nothing is removed" in clean_text("--keep-tagged")
+    text = clean_text("--older 7 days --keep-tagged")
     assert text.startswith("Removed 1 run with ")
     assert "2 runs with 2." in text
     assert left() == {runs["tagged"].id, runs["large"].id}
@@ -75,6 +76,7 @@ def test_active_runs_and_those_not_written_back_stay(runs, staged):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
+        ("--older 7 years", "'7' is not an age.*An age is a number and a unit"),
         ("--older 7", "'7' is not an age.*Try: %mgpu clean --older 7d$"),
         ("--larger big", "'big' is not a size.*--larger 100M"),
         ("--old 7d", "There is no flag --old.*The closest is --older"),

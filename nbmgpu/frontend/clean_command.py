@@ -27,7 +27,8 @@ def clean_text(rest: str) -> str:
     all_runs = cleaning.sizes(list_runs())
     if not options.older and not options.larger:
         what = f"{_amount(all_runs)} in {runs_root()}"
-        return format_message(what, instead=EXAMPLE)
+        hint = "Without --older or --larger, nothing is removed" if rest else ""
+        return format_message(what, hint, instead=EXAMPLE)
     criteria = CleanCriteria(options.seconds, options.nbytes, options.keep_tagged)
     found = cleaning.meeting(all_runs, criteria)
     waiting = [each for each in found if cleaning.awaits_write_back(each.run)]

@@ -12,6 +12,7 @@ from .parsing import format_flags, format_problems, parse_line, validate
 from .values import InvalidValueError, Problem
 
 SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+AGE = re.compile(r"(--older[ =]+\d+)\s*([mhdw]|minutes?|hours?|days?|weeks?)\b", re.IGNORECASE)
 BYTES = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -38,7 +39,8 @@ class CleanOptions:
         Raises:
             OptionError: the message lists every problem and ends with a line that works.
         """
-        given, problems = parse_line(line, CLEAN, vars(cls()))
+        joined = AGE.sub(lambda found: found[1] + found[2][0], line)  # "7 days"
+        given, problems = parse_line(joined, CLEAN, vars(cls()))
         values, more = validate(given, CLEAN)
         options = cls(**values)
         if problems or more:
@@ -63,7 +65,8 @@ def _validate_older(value: object) -> str:
     if re.fullmatch(r"\d{1,6}[mhdw]", text):
         return text
     near = f"{text}d" if text.isdecimal() else "7d"
-    raise InvalidValueError(Problem(f"{value!r} is not an age", "12h, 7d or 4w"), near)
+    allowed = "An age is a number and a unit: 12h, 7d or 4w"
+    raise InvalidValueError(Problem(f"{value!r} is not an age", allowed), near)
 
 
 def _validate_larger(value: object) -> str:
@@ -71,7 +74,8 @@ def _validate_larger(value: object) -> str:
     if found:
         return found[1] + found[2]
     near = f"{value}M" if str(value).isdecimal() else "100M"
-    raise InvalidValueError(Problem(f"{value!r} is not a size", "500K, 100M or 2G"), near)
+    allowed = "A size is a number and a unit: 500K, 100M or 2G"
+    raise InvalidValueError(Problem(f"{value!r} is not a size", allowed), near)
 
 
 CLEAN = FlagTable(

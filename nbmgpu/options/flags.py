@@ -145,7 +145,7 @@ FLAGS = (
     Flag(
         "--keep",
         "keep",
-        "how many checkpoints to keep, the newest (default: 3)",
+        "how many checkpoints to keep, the newest (default: 3); ranks stay with --hold",
         metavar="N",
         validate=checkpoint_options.validate_keep,
         completions=lambda: ("1", "3"),

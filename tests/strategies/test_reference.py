@@ -442,8 +442,8 @@ def test_what_counts_beside_a_clock_starts_again() -> None:
         ("import time", "took = round(time.process_time(), 1); at = time.strftime('%H:%M:%S')"),
         ("import time; begun = time.time()", "took = int(10 * (time.time() - begun))"),
         (
-            "",
-            "size = len(x); shape = x.shape; n = torch.tensor(len(x)); process = __import__('os').getpid()",
+            "import os",
+            "size = len(x); shape = x.shape; n = torch.tensor(len(x)); pid = os.getpid()",
         ),
         ("best = 9.0", "best = min(best, loss.item()); steps = len(losses)"),
         ("", "label = y[0]; index = torch.tensor(len(losses))"),

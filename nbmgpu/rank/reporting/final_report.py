@@ -91,7 +91,9 @@ class FinalReport:
         trains = self._rank_info.shards_data and progress.backwards > 0
         if trains and progress.sharded_passes == 0:
             names = ", ".join(made_batches(cell, namespace) or ["x", "y"])
-            recorder.notice("not-sharded", notices.NOT_SHARDED.format(names=names))
+            optimizer = "" if self._trained.units else notices.WITH_OPTIMIZER
+            text = notices.NOT_SHARDED.format(names=names, optimizer=optimizer)
+            recorder.notice("not-sharded", text)
         if progress.had_untrained_pass:
             recorder.notice("not-trained", notices.NOT_TRAINED)
         if self._rank_info.rank:
