@@ -12,6 +12,7 @@ from typing import Any
 from .event_lines import decode, encode
 from .event_types import HIGH_VOLUME, NOT_AWAITING_SPACE
 from .events import E, Event, Notice
+from .merged_events import EventMerger, read_merged
 from .preallocation import DISK_FULL, ReservedSpace
 
 FULL_DISK = (
@@ -34,6 +35,8 @@ class EventWriter:
         self.path = path
         self.rank = rank
         self._file = path.open("ab", buffering=0)
+        is_new = not os.fstat(self._file.fileno()).st_size
+        self._merger = EventMerger(path) if is_new else None
         self._reserve = ReservedSpace(self._file.fileno())
         self._waiting = b""
         self._has_reported = False
@@ -51,7 +54,9 @@ class EventWriter:
             if cls in HIGH_VOLUME:
                 self._reserve.ensure(len(line))
             self._append(line)
+            self._merge(event, len(line))
         except OSError as error:
+            self._merger = None  # what waits is written without it
             if cls in NOT_AWAITING_SPACE or error.errno not in DISK_FULL:
                 raise
             if cls in HIGH_VOLUME:
@@ -59,6 +64,13 @@ class EventWriter:
             else:
                 self._waiting += line
         return event
+
+    def _merge(self, event: Event, nbytes: int) -> None:
+        try:
+            if self._merger is not None:
+                self._merger.add(event, nbytes)
+        except OSError:  # on a full disk, readers take longer
+            self._merger = None
 
     def report_full_disk(self, error: OSError) -> None:
         """Emit a notice, once, that what is written from now on is missing."""
@@ -98,11 +110,17 @@ class EventTail:
     def __init__(self, path: Path) -> None:
         """Follow ``path``, which need not exist yet."""
         self.path = path
-        self._offset = 0
+        self._offset = -1
         self._rest = b""
 
     def read(self) -> list[Event]:
-        """Return new complete events, oldest first."""
+        """Return new complete events, oldest first; at first, fewer of those that are long past."""
+        merged: list[Event] = []
+        if self._offset < 0:
+            merged, self._offset = read_merged(self.path)
+        return merged + self._read_new()
+
+    def _read_new(self) -> list[Event]:
         try:
             if self.path.stat().st_size <= self._offset:  # the common case
                 return []

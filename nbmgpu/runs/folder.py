@@ -5,6 +5,7 @@ Everything about one run of one cell is in ``<runs root>/<run id>/``::
     run.json              the RunRecord; written once, by the kernel
     cell.py               the cell as written
     events/rank-K.jsonl   typed events of rank K (see nbmgpu.runs.events)
+    events/rank-K.merged  fewer of them, for readers from the start (see nbmgpu.runs.merged_events)
     events/launcher.jsonl processes of the run, and how they ended
     events/kernel.jsonl   notices of the kernel; events/reference.jsonl of the reference
     logs/rank-K.log       stdout and stderr of rank K; logs/launcher.log and, with --fresh,
