@@ -37,7 +37,6 @@ export function addTab(
   shell: JupyterFrontEnd.IShell,
   labShell: ILabShell | null
 ): void {
-  tab.toolbar.setHidden(tab.toolbar.names().next().done === true);
   if (labShell) {
     shell.add(tab, 'main', { type: 'mGPU' });
   } else {

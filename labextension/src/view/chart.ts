@@ -52,6 +52,7 @@ export class Chart implements IItemView<IChart> {
   readonly node: HTMLElement;
   private name = make('span', 'chart-name');
   private value = make('span', 'chart-value');
+  private note = make('div', 'chart-note');
   private plot = make('div', 'chart-plot', { role: 'img', tabindex: '0' });
   private legend = new ChartLegend();
   private spec = NO_CHART;
@@ -81,7 +82,8 @@ export class Chart implements IItemView<IChart> {
       return plot && { plot, spec, scaling, ticks, extremes };
     });
     const head = make('div', 'chart-head', {}, this.name, this.value);
-    this.node = make('figure', 'chart', {}, head, this.plot, this.legend.node, images);
+    const parts = [head, this.note, this.plot, this.legend.node, images];
+    this.node = make('figure', 'chart', {}, ...parts);
     this.sizes.observe(this.plot);
     this.plot.addEventListener('keydown', event => this.onKey(event));
   }
@@ -102,6 +104,7 @@ export class Chart implements IItemView<IChart> {
     }
     this.colors = spec.colors?.join();
     setText(this.name, spec.title);
+    setText(this.note, spec.note ?? '');
     this.legend.update(spec);
     this.value.toggleAttribute('data-nonfinite', !spec.finite);
     this.updateValue();
@@ -251,7 +254,11 @@ export class Chart implements IItemView<IChart> {
       );
       return [lines.length > 1 ? trans.__('%1: %2', lines[line].name, text) : text];
     });
-    setAttribute(this.plot, 'aria-label', [label, ...extremes].join('; '));
+    setAttribute(
+      this.plot,
+      'aria-label',
+      [label, ...(spec.note ? [spec.note] : []), ...extremes].join('; ')
+    );
     setAttribute(this.name, 'title', [spec.title, ...extremes].join('\n'));
   }
 

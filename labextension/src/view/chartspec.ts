@@ -7,6 +7,8 @@ export interface IChart {
   key: string;
   title: string;
   last: string;
+  /** What to say below the title. */
+  note?: string;
   finite: boolean;
   lines: CurveLine[];
   /** The unit of the values. */

@@ -4,10 +4,8 @@ import {
   formatDuration,
   formatNumber,
   formatSeconds,
-  formatShare,
-  stepCost
+  formatShare
 } from './format';
-import { english } from './source';
 
 // The same cases as in Python's tests of text_format, except for rounding: both are shown together.
 it.each([
@@ -60,11 +58,4 @@ it.each([
   [100 * 2 ** 20, '100 MiB']
 ])('%d bytes are written %s', (size, text) => {
   expect(formatBytes(size)).toBe(text);
-});
-
-it('shows what a rank sends per step, if it sends anything', () => {
-  expect(stepCost('12 ms', '1.4 MiB in 3 collectives', english)).toBe(
-    '12 ms; a rank sends 1.4 MiB in 3 collectives'
-  );
-  expect(stepCost('12 ms', '', english)).toBe('12 ms');
 });

@@ -1,5 +1,3 @@
-import type { ITranslate } from './source';
-
 /** Format a value, like `number` in nbmgpu/report/text_format.py. */
 export function formatNumber(value: number): string {
   const size = Math.abs(value);
@@ -58,9 +56,4 @@ export function formatBytes(size: number): string {
     unit += 1;
   }
   return `${size.toFixed(unit === 0 || size >= 99.5 ? 0 : 1)} ${UNITS[unit]}`;
-}
-
-/** What a step costs: its time, and what a rank sends in it unless that is empty. */
-export function stepCost(time: string, sent: string, trans: ITranslate): string {
-  return sent ? trans.__('%1; a rank sends %2', time, sent) : time;
 }

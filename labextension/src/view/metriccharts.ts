@@ -1,6 +1,6 @@
 import type { CurveLine, Parts } from '../generated/report';
 import type { IChart } from './chartspec';
-import { formatSeconds, stepCost } from './format';
+import { formatSeconds } from './format';
 import { groupMetrics } from './metricgroups';
 import { unpack } from './points';
 import { runColor } from './runcomparison/colors';
@@ -41,11 +41,8 @@ function stepTime(throughput: Parts['throughput'], trans: ITranslate): IChart {
   return {
     key: 'step time',
     title: 'step time',
-    last: stepCost(
-      throughput.step_time || formatSeconds(values[values.length - 1]),
-      throughput.sent,
-      trans
-    ),
+    last: throughput.step_time || formatSeconds(values[values.length - 1]),
+    note: throughput.sent && trans.__('a rank sends %1', throughput.sent),
     finite: true,
     lines,
     unit: 'seconds',

@@ -77,6 +77,7 @@ export const comparePlugin: JupyterFrontEndPlugin<void> = {
         }
         const content = new CompareTab(ids, model, actions, trans);
         const tab = new MainAreaWidget({ content });
+        tab.toolbar.hide();
         addTab(tab, shell, labShell);
         await tracker.add(tab);
         shell.activateById(tab.id);
