@@ -13,12 +13,22 @@ if TYPE_CHECKING:
 
 
 def batch_line(values: Iterable[Any], options: RunOptions, world_size: int) -> str:
-    """Return one line on how the DataLoaders among ``values`` are sharded; empty without any."""
-    data = sys.modules.get("torch.utils.data")
-    if data is None:
-        return ""
-    sizes = [v.batch_size for v in values if isinstance(v, data.DataLoader) and v.batch_size]
+    """Return one line on how batches of loaders and Trainers among ``values`` are sharded.
+
+    Empty without any.
+    """
+    sizes = filter(None, map(_size, values))
     return "; ".join(dict.fromkeys(_line(size, options, world_size) for size in sizes))
+
+
+def _size(value: Any) -> int:
+    """Return the batch size of a DataLoader, or a Trainer of Hugging Face; 0 for other objects."""
+    data, trainers = map(sys.modules.get, ("torch.utils.data", "transformers.trainer"))
+    if data is not None and isinstance(value, data.DataLoader):
+        return int(value.batch_size or 0)
+    if trainers is not None and isinstance(value, trainers.Trainer):
+        return int(value.args.train_batch_size)
+    return 0
 
 
 def _line(size: int, options: RunOptions, world_size: int) -> str:

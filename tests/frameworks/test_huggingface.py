@@ -143,6 +143,8 @@ trainer = Trainer(gpt2(), arguments(gradient_accumulation_steps=2), train_datase
     curve = result.run.metrics["loss"].dropna().tolist()
     logged_ = [row["loss"] for row in result.alone["trainer"].state.log_history if "loss" in row]
     assert curve == pytest.approx(logged_, abs=1e-3)
+    batch = {1: "batch 5 on one rank", 2: "global batch 5 on 2 ranks: 2 or 3 each"}
+    assert result.run.record.batch_line == batch[ranks]
 
 
 @pytest.mark.slow
