@@ -24,8 +24,8 @@ OUTLIVES_KERNEL = (
 )
 RESTARTED = (
     "On shards of a batch, the cell {reason}. After {seconds:.1f} s it has started again with "
-    "whole batches, which give the numbers of one device; a step may take longer. For speed: "
-    "%%mgpu --exact never"
+    "whole batches, which give the numbers of one device; a step may take longer. For speed, with "
+    "other numbers: %%mgpu --exact never"
 )
 KILLED = (
     "Rank {rank} of run {run} was ended by {exit}, so the cell has started again, as "

@@ -247,11 +247,13 @@ class WriteBack:
         named += [name for name, whole in is_joined.items() if not whole]
         if named and not manual:
             listed = ", ".join(f"`{name}`" for name in named)
+            is_exact = self.options.exact == "always"
+            remedy = "" if is_exact else " For those of one device: %%mgpu --exact always."
             self.notice(
                 "rank-0-values",
-                f"{listed}: the value is rank 0's; other ranks have other values (of their shard "
-                "of the data, or of their clock). Until the next run, nbmgpu.last_run.results has "
-                "the values of all ranks.",
+                f"{listed}: the value is rank 0's, of its shard of the data or of its clock; one "
+                "device would have another one, and so have other ranks "
+                f"(nbmgpu.last_run.results, until the next run).{remedy}",
             )
 
     def _own_objects(

@@ -92,8 +92,12 @@ class RestartRequest:
     def _seconds(self) -> float:
         return time.monotonic() - self._began
 
-    def consider(self, topic: str) -> str:
+    def consider(self, topic: str, line: int = 0) -> str:
         """End this rank if a notice of ``topic`` is a reason to start again, and it is possible.
+
+        Args:
+            topic: of the notice.
+            line: the line of the cell that it is about; 0 if it is about none.
 
         Returns:
             Why it is not possible, as a sentence; empty for any other topic.
@@ -101,7 +105,7 @@ class RestartRequest:
         if topic not in OTHER_NUMBERS or not self._is_rank:
             return ""
         if not (obstacle := self._obstacle):
-            self._exit(REASONS[topic])
+            self._exit(REASONS[topic] + (f" (line {line})" if line else ""))
         return f"The cell does not start again by itself, as it {obstacle}."
 
     def consider_same_work(self) -> None:

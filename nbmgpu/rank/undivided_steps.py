@@ -29,8 +29,8 @@ SECONDS = 1.0
 FEWEST = 3
 """Steps that are measured at least: the first one may have to compile or load something."""
 
-MOST = 100
-"""Steps that are measured at most: those that take less than 10 ms are faster undivided."""
+MOST = 50
+"""Steps that are measured at most: those that take less than 20 ms are faster undivided."""
 
 
 class UndividedSteps:

@@ -18,6 +18,13 @@ class Hint:
     remedy: str = ""
 
 
+SHAPES = Hint("Shapes do not match.", "%mgpu debug, which shows the variables at the line")
+SHAPES_OF_SHARDS = Hint(
+    "Shapes do not match. Where each rank has a shard of the batch, a number in the cell may be "
+    "the size of the whole one.",
+    "x.shape[0] or -1 instead of a literal batch size",
+)
+
 KNOWN: dict[str, Hint] = {
     r"^(Torch)?OutOfMemoryError|CUDA out of memory": Hint(
         "A GPU is out of memory. Tensors of the notebook's kernel on it count as well.",
@@ -63,11 +70,7 @@ KNOWN: dict[str, Hint] = {
         "Another rank ended first; see its log."
     ),
     r"mat1 and mat2 shapes cannot be|size mismatch|must match the size of tensor|target size"
-    r"|Expected hidden|is invalid for input of size|Expected input batch_size": Hint(
-        "Shapes do not match. Where each rank has a shard of the batch, a number in the cell may "
-        "be the size of the whole one.",
-        "x.shape[0] or -1 instead of a literal batch size",
-    ),
+    r"|Expected hidden|is invalid for input of size|Expected input batch_size": SHAPES,
     r"expected scalar type|must have the same dtype|should be the same": Hint(
         "Two tensors differ in their dtype.",
         "the same dtype for both, or --precision bf16 to let autocast choose",
@@ -97,11 +100,18 @@ KNOWN: dict[str, Hint] = {
 """Hints by a pattern of type and message; the first match counts."""
 
 
-def find_hint(type: str, message: str) -> Hint:
-    """Return the hint for an exception, empty if there is none."""
+def find_hint(type: str, message: str, of_shards: bool = False) -> Hint:
+    """Return the hint for an exception, empty if there is none.
+
+    Args:
+        type: name of its class.
+        message: its text.
+        of_shards: whether one device may not raise it.
+    """
     text = f"{type}: {message}"
     found = (a for pattern, a in KNOWN.items() if re.search(pattern, text, re.IGNORECASE))
-    return next(found, Hint())
+    hint = next(found, Hint())
+    return SHAPES_OF_SHARDS if of_shards and hint is SHAPES else hint
 
 
 def split_remedy(text: str) -> tuple[str, str]:

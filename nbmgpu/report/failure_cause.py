@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from nbmgpu.runs import reference
 from nbmgpu.runs.events import Failure, Hang, RunState
 from nbmgpu.runs.failure import explain_end, left_behind
 from nbmgpu.runs.hang_text import hang_headline, hang_report
@@ -128,13 +129,22 @@ def _without_exception(
     return Cause(origin, error, 0, "", [], _sentence(explanation), remedy, "", _others(run, origin))
 
 
+def _fails_alone(run: Run) -> bool:
+    """Return whether one device fails as well."""
+    verified = run.view.reports.verified
+    return verified is not None and reference.is_failure(verified.reason)
+
+
 def _from_exception(run: Run, failure: Failure) -> Cause:
     lines = run.cell.splitlines()
     known = 0 < failure.line <= len(lines)
     message, remedy = split_remedy(plain(failure.message))
     error = f"{failure.type}: {message}" if message else failure.type
     explanation, way = split_remedy(left_behind(run, failure))
-    likely = Hint(explanation, way) if explanation else find_hint(failure.type, failure.message)
+    of_shards = run.record.options.values.get("exact") != "always" and not _fails_alone(run)
+    likely = find_hint(failure.type, failure.message, of_shards)
+    if explanation:
+        likely = Hint(explanation, way)
     origin = f"rank {failure.rank}"
     return Cause(
         origin=origin,

@@ -41,7 +41,7 @@ def summary_text(run: Run) -> str:
     """Return the run in a few aligned lines, for terminals."""
     state = run.state
     lines = [(text_format.state_word(state), _about(run))]
-    if batch := text_format.batch_line(run.record):
+    if batch := text_format.batch_line(run):
         lines.append(("batch", batch))
     if verified := text_format.verified(run.view):
         lines.append(("verified", verified))
@@ -131,7 +131,7 @@ def _headline(run: Run, state: RunState) -> str:
     tone = text_format.TONES.get(state, "idle")
     colour = f' style="color: {COLOURS[tone]}"' if tone in COLOURS else ""
     word = f"<b{colour}>{SIGNS[tone]} {escape(text_format.state_word(state))}</b>"
-    batch = escape(text_format.batch_line(run.record))
+    batch = escape(text_format.batch_line(run))
     verified = escape(text_format.verified(run.view))
     aside = " &nbsp;·&nbsp; ".join(filter(None, [batch, verified, f"run {escape(run.id)}"]))
     about = escape(_about(run))

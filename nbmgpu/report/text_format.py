@@ -14,6 +14,7 @@ from nbmgpu.formatting import format_bytes, format_count
 from nbmgpu.runs.events import CheckpointWritten, RunState
 from nbmgpu.runs.hang_text import hang_notice
 from nbmgpu.runs.record import RunRecord
+from nbmgpu.runs.run import Run
 from nbmgpu.runs.view import RunView
 
 Tone = Literal["idle", "busy", "good", "bad", "calm"]
@@ -141,9 +142,9 @@ def device_names(devices: list[str]) -> str:
     return ", ".join(names)
 
 
-def batch_line(record: RunRecord) -> str:
-    """Return the batch arithmetic, or nothing."""
-    return plain(record.batch_line)
+def batch_line(run: Run) -> str:
+    """Return the batch arithmetic; nothing where it turned out that no batch was split."""
+    return "" if "not-sharded" in run.view.notices else plain(run.record.batch_line)
 
 
 def notices(view: RunView) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -50,6 +51,21 @@ def read_error(run_folder: Path) -> str:
         return (run_folder / REFERENCE_FOLDER / REFERENCE_ERROR).read_text()
     except OSError:
         return ""
+
+
+def reason_of_failure(failure: str) -> str:
+    """Return why the comparison ends where the cell fails on one device, too."""
+    return f"the cell {failure} there"
+
+
+def is_failure(reason: str) -> bool:
+    """Return whether ``reason`` is one of ``reason_of_failure`` for an exception."""
+    return reason.startswith("the cell raises ") and reason.endswith(" there")
+
+
+def without_numbers(failure: str) -> str:
+    """Return what to compare of a failure, which may have the size of a batch or of a shard."""
+    return re.sub(r"\d+", "#", failure)
 
 
 def remove(run_folder: Path) -> None:

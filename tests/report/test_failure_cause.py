@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from nbmgpu.report.error_hints import KNOWN, find_hint, split_remedy
+from nbmgpu.report.error_hints import KNOWN, SHAPES, find_hint, split_remedy
 from nbmgpu.report.failure_cause import cause
 
 CELL = "\n".join(f"line_{n}()" for n in range(1, 10))
@@ -184,6 +184,12 @@ def test_hints_for_known_messages(type, message, begins):
     found = find_hint(type, message)
     assert found.explanation.startswith(begins)
     assert bool(found.explanation) == bool(begins)
+
+
+def test_shapes_are_of_shards_unless_one_device_fails_as_well():
+    error = "RuntimeError", "mat1 and mat2 shapes cannot be multiplied (32x32 and 31x4)"
+    assert find_hint(*error) is SHAPES
+    assert "a literal batch size" in find_hint(*error, of_shards=True).remedy
 
 
 def test_hints_are_sentences():

@@ -44,8 +44,8 @@ WIDE = """
 del opt
 X, Y = torch.randn(256, 300), torch.randint(0, 10, (256,))
 model = nn.Sequential(
-    nn.Linear(300, 1500), nn.Dropout(0.1), nn.GELU(), nn.Linear(1500, 1500), nn.GELU(),
-    nn.Linear(1500, 10),
+    nn.Linear(300, 2500), nn.Dropout(0.1), nn.GELU(), nn.Linear(2500, 2500), nn.GELU(),
+    nn.Linear(2500, 10),
 )
 w, v = (torch.randn(n, 1000).mul(0.05).requires_grad_() for n in (300, 10))
 """

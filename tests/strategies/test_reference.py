@@ -21,6 +21,7 @@ from matrix_selection import sampled
 
 import nbmgpu
 from nbmgpu.report import text_format
+from nbmgpu.report.summary import summary_text
 from nbmgpu.runs.run import Run
 from nbmgpu.system.landlock import supported_version
 
@@ -155,15 +156,20 @@ for step, (x, y) in enumerate(loader):
 
 @pytest.mark.parametrize(
     ("condition", "steps"),
-    [("step == 3", 3), ("(x == X[22]).all(1).any()", 2)],
-    ids=["on all ranks", "on the last rank"],
+    [
+        ("(x @ torch.ones(9)).sum() if step == 3 else 0", 3),
+        ("step == 3", 3),
+        ("(x == X[22]).all(1).any()", 2),
+    ],
+    ids=["with the size of the batch", "on all ranks", "on the last rank"],
 )
 def test_what_fails_on_one_device_fails_at_once(condition: str, steps: int) -> None:
-    with pytest.raises(ValueError, match="a bad batch"):
+    with pytest.raises((RuntimeError, ValueError), match=r"a bad batch|size mismatch"):
         run_cell(FAILING.format(condition=condition))
     run = nbmgpu.last_run
     assert run is not None
     assert "restarted" not in run.view.notices
+    assert "literal batch size" not in summary_text(run)
     assert steps_compared(run) == (steps, False)
 
 
@@ -414,6 +420,7 @@ COUNTS = {
         "model.register_buffer('seen', torch.zeros(1, dtype=torch.long))",
         "model.seen += len(x)",
     ),
+    "gathered outputs": ("kept = []", "kept.append(model(x).detach().argmax(1))"),
     "an average": ("mean = 1.0", "mean += 0.1 * (x.numel() - mean)"),
 }
 
@@ -446,6 +453,7 @@ def test_what_counts_beside_a_clock_starts_again() -> None:
             "size = len(x); shape = x.shape; n = torch.tensor(len(x)); pid = os.getpid()",
         ),
         ("best = 9.0", "best = min(best, loss.item()); steps = len(losses)"),
+        ("", "batch = [x, y]; pair = x, y; mine = y.double().sum()"),
         ("", "label = y[0]; index = torch.tensor(len(losses))"),
         ("ranks = torch.distributed.get_world_size()", "pass"),
     ],
@@ -454,6 +462,32 @@ def test_values_of_a_rank_are_no_difference(before: str, count: str) -> None:
     run = run_cell(COUNTED.format(before=before, count=count))
     assert "restarted" not in run.view.notices
     assert steps_compared(run) == (12, True)
+
+
+OF_EPOCHS = """
+{before}
+for epoch in range(6):
+    kept = [[], []]
+    for x, y in loader:
+        opt.zero_grad()
+        out = model(x)
+        loss = F.cross_entropy(out, y)
+        loss.backward()
+        opt.step()
+    accuracies.append((out.argmax(1) == y).float().mean().item())
+    took = {took}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "took"), [("", "0.0"), ("import time", "time.time()")], ids=["plain", "clock"]
+)
+def test_a_metric_after_the_loop_is_that_of_all_samples(before: str, took: str) -> None:
+    setup = "accuracies = []\nloader = DataLoader(dataset, batch_size=11)\n"
+    cell = OF_EPOCHS.format(before=before, took=took)
+    result = run_both(cell, setup + "torch.manual_seed(1)", exact="auto")
+    assert result.ranks["accuracies"] == result.alone["accuracies"]
+    assert "`accuracies[-1]` is " in result.run.view.notices["restarted"].text
 
 
 def test_a_training_that_diverges_is_no_fault() -> None:
@@ -465,8 +499,6 @@ def test_a_training_that_diverges_is_no_fault() -> None:
 
 
 def test_the_kernel_is_told_what_was_compared() -> None:
-    from nbmgpu.report.summary import summary_text
-
     run = run_cell(TRAIN)
     assert "all 12 optimizer steps compared: the gradients are one device's" in summary_text(run)
 

@@ -139,6 +139,7 @@ class ForkedRanks(LocalRanks):
 
     def end_verification(self) -> None:
         """End the reference, and remove what ranks have recorded for it."""
+        self._reference.report_late()
         self._reference.kill()
         reference.remove(self.run.folder)
 

@@ -9,10 +9,15 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from nbmgpu.runs import reference
+from nbmgpu.runs.event_file import EventWriter
+from nbmgpu.runs.events import LAUNCHER, Verified
 from nbmgpu.runs.run import Run
 
 PATIENCE = 2.0
 """Times ``--verify`` for which a run waits for its reference once all ranks have ended."""
+
+
+LATE = "it has taken no step in this time"
 
 
 class ReferenceProcess:
@@ -53,6 +58,13 @@ class ReferenceProcess:
         self._awaited_since = self._awaited_since or now
         is_late = now - self._awaited_since > PATIENCE * self._run.record.options.verify
         return self.poll() and not is_late
+
+    def report_late(self) -> None:
+        """Report a reference that has compared nothing, although ranks have taken steps."""
+        steps, events = reference.step_file(self._run.folder, 0), self._run.events_path("reference")
+        if self.poll() and not events.exists() and steps.exists() and steps.stat().st_size:
+            with suppress(OSError):
+                EventWriter(events, LAUNCHER).emit(Verified, steps=0, is_whole=False, reason=LATE)
 
     def kill(self) -> None:
         """Kill it; nothing of it is needed.

@@ -12,6 +12,7 @@ import torch
 from nbmgpu.rank.data.batch_tensors import WeakTensors, iter_tensors, weak_tensors
 from nbmgpu.rank.loss.graph_path import term_signature
 from nbmgpu.rank.reporting import notices
+from nbmgpu.rank.reporting.places import place
 
 from .dispatch_mode import SampleTrackingMode, mode_removed, pop_mode, push_mode
 from .escaped_values import EscapedValues, storage_id
@@ -139,26 +140,26 @@ class BatchDependenceDetector:
             self._report_findings(findings)
             self._report_escaped(mode.escaped)
             if (line := mode.branches.find_line(trained.shard_size)) is not None:
-                text = notices.LOCAL_BRANCH.format(where=_where(line))
+                text = notices.LOCAL_BRANCH.format(where=place(line))
                 self._recorder.notice("local-branch", text)
 
     def _report_findings(self, findings: OpFindings) -> None:
         if findings.joins_older_rows:
             self._recorder.notice("older-samples", notices.OLDER_SAMPLES)
         if findings.reshape_line is not None:
-            where = _where(findings.reshape_line)
+            where = place(findings.reshape_line)
             text = notices.GLOBAL_BATCH_SHAPE.format(where=where, whole=findings.global_batch_size)
             self._recorder.notice("global-batch-shape", text)
 
     def _report_escaped(self, escaped: EscapedValues) -> None:
         if escaped.read_line is not None:
-            where = _where(escaped.read_line)
+            where = place(escaped.read_line)
             self._recorder.notice("local-value-read", notices.LOCAL_VALUE_READ.format(where=where))
         if escaped.averaged_line is not None:
-            where = _where(escaped.averaged_line)
+            where = place(escaped.averaged_line)
             self._recorder.notice("averaged-buffer", notices.AVERAGED_BUFFER.format(where=where))
         if escaped.written_line is not None:
-            where = _where(escaped.written_line)
+            where = place(escaped.written_line)
             self._recorder.notice(
                 "local-values-written", notices.LOCAL_VALUES_WRITTEN.format(where=where)
             )
@@ -221,7 +222,7 @@ class BatchDependenceDetector:
         if tag.operation == BATCH_NORM_TAG.operation:
             self._recorder.notice("batch-norm", notices.BATCH_NORM)
             return
-        text = notices.CROSS_SAMPLE.format(where=_where(tag.line), operation=tag.operation)
+        text = notices.CROSS_SAMPLE.format(where=place(tag.line), operation=tag.operation)
         self._recorder.notice("cross-sample", text)
 
     def paused(self) -> AbstractContextManager[None]:
@@ -241,7 +242,3 @@ class BatchDependenceDetector:
         """Give ``made``, which was computed unobserved, the tag of ``of``."""
         if self._mode is not None and (tag := self._mode.tags.get(of)) is not None:
             self._mode.tags[made] = tag
-
-
-def _where(line: int) -> str:
-    return f"Line {line} of the cell" if line else "The step"

@@ -33,7 +33,7 @@ CONTAINED = frozenset({
 })  # fmt: skip
 """Those that may happen once Linux refuses writes, also of processes that this one starts."""
 
-FOLDER_TIMEOUT = 2.0
+FOLDER_TIMEOUT = 0.5
 """Seconds within which rank 0 makes a folder that the reference has reached before it.  One that it
 does not make, such as a folder named by the time, is the reference's own."""
 

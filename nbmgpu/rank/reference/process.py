@@ -69,6 +69,9 @@ FEWEST_STEPS = 2
 GROWN_ROUNDING = "rounding has grown as large as the gradients"
 """Why a comparison ends where training diverges."""
 
+TELLING = 1.0
+"""Seconds between two reports of how many steps were compared."""
+
 ITEMSIZE = 4
 """Bytes of a number in float32."""
 
@@ -127,7 +130,7 @@ class Reference:
         # With whole batches, what still differs is a number of ranks that the cell has asked for.
         self._has_whole_batches = self._options.values["exact"] == "always"
         self._values = CellValues()
-        self._first_compared = 0.0
+        self._first_compared = self._last_told = 0.0
 
     def run(self) -> None:
         """Run the cell on one device, and compare each step and the end."""
@@ -138,7 +141,7 @@ class Reference:
         if outcome.error is not None:
             failure = describe_failure(outcome.error)
             reference.write_error(self._run.folder, failure)
-            self.end(reason=f"the cell {failure} there")
+            self.end(reason=reference.reason_of_failure(failure))
         elif session.progress.backwards or self._comparison.steps:
             values = self._values.at_end()
             difference = self._comparison.compare_end(values, self._is_late)
@@ -237,8 +240,14 @@ class Reference:
             self.end(reason=GROWN_ROUNDING)
         elif difference is not None:
             self._report(describe_gradient(difference, session, optimizer))
-        self._first_compared = self._first_compared or time.monotonic()
-        is_long = time.monotonic() - self._first_compared > self._options.verify
+        now = time.monotonic()
+        self._first_compared = self._first_compared or now
+        if now - self._last_told > TELLING:  # it may be killed before it has compared all
+            self._last_told = now
+            events = self._events()
+            events.emit(Verified, steps=comparison.steps, is_whole=False)
+            events.close()
+        is_long = now - self._first_compared > self._options.verify
         is_enough = (is_long and comparison.steps >= FEWEST_STEPS) or comparison.steps == MOST_STEPS
         if is_enough or comparison.is_over or self._is_late():
             self.end()

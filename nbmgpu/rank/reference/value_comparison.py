@@ -1,16 +1,16 @@
 """Which of the values that a cell keeps one device would not have.
 
 Ranks on shards count their own samples, in ``n += len(x)``, and gradients do not show that.  An
-integer is a count if those of all ranks add up to that of one device.  An average, which is none,
-is compared where all ranks have the same.  Process ids, sizes of memory and values of shards drop
-out in this way.  Times might not, nor labels: what may add up by chance must do so in each step.
+integer is a count if those of all ranks add up to that of one device.  Process ids and sizes of
+memory drop out in this way.  A float is compared as it is, unless the cell reads a clock: then only
+where it is the average over ranks.  What may be so by chance, such as a time or a label, must be so
+in each step.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,13 +19,19 @@ from .values import ITEM, Value, Values
 RELATIVE, ABSOLUTE = 0.05, 1e-3
 """Differences of floats that may be due to rounding, such as in a difference of losses."""
 
+NEAR = 1e-2
+"""Distance of a float from the average over ranks, as a part of the distance of ranks, that is due
+to shards of unequal sizes."""
+
 INTEGER = re.compile(r"\d+")
 
 CLOCKS = frozenset({
-    "date", "datetime", "default_timer", "monotonic", "monotonic_ns", "now", "perf_counter",
+    "cpu_percent", "date", "datetime", "default_timer", "getloadavg", "max_memory_allocated",
+    "memory_allocated", "memory_info", "monotonic", "monotonic_ns", "now", "perf_counter",
     "perf_counter_ns", "process_time", "strftime", "time", "time_ns", "timeit", "today",
+    "virtual_memory",
 })  # fmt: skip
-"""Names in the code of cells that read a clock."""
+"""Names in the code of cells that read a clock, or other numbers of the machine."""
 
 STEPS_BY_CHANCE = 4
 """Consecutive steps in which a count must differ where numbers may add up by chance: seconds, and
@@ -56,7 +62,7 @@ class ValueComparison:
     def __init__(self, reads_clock: Callable[[], bool]) -> None:
         """Compare those of a cell; ``reads_clock`` returns whether it may read a clock."""
         self._reads_clock = reads_clock
-        self._differing: Counter[str] = Counter()
+        self._differing: dict[str, list[Value]] = {}
 
     def compare(self, here: Values, there: list[Values], batches: Batches) -> OtherValue | None:
         """Return the first value that differs on ranks, or None.
@@ -66,33 +72,41 @@ class ValueComparison:
             there: those of all ranks.
             batches: see ``Batches``.
         """
-        found = self._differences(here, there, batches)
+        reads_clock = self._reads_clock()
+        found = self._differences(here, there, batches, reads_clock)
         if not found:
             self._differing.clear()
             return None
-        reads_clock = self._reads_clock()
-        if reads_clock:
-            found = {path: value for path, value in found.items() if not isinstance(value, float)}
-        self._differing = Counter({path: self._differing[path] + 1 for path in found})
+        self._differing = {path: [*self._differing.get(path, []), here[path]] for path in found}
         sure = (
             path
-            for path, count in self._differing.items()
-            if count >= STEPS_BY_CHANCE or not (reads_clock or path.endswith(ITEM))
+            for path, values in self._differing.items()
+            if not (reads_clock or path.endswith(ITEM)) or _is_no_chance(values)
         )
         path = next(sure, None)
         return None if path is None else OtherValue(path, here[path], found[path])
 
     @staticmethod
-    def _differences(here: Values, there: list[Values], batches: Batches) -> Values:
+    def _differences(
+        here: Values, there: list[Values], batches: Batches, reads_clock: bool
+    ) -> Values:
         found: Values = {}
         for path, mine in here.items():
             theirs = [values[path] for values in there if path in values]
-            if len(theirs) == len(there) and _differs(path, mine, theirs, batches):
+            if len(theirs) == len(there) and _differs(path, mine, theirs, batches, reads_clock):
                 found[path] = theirs[0]
         return found
 
 
-def _differs(path: str, mine: Value, theirs: list[Value], batches: Batches) -> bool:
+def _is_no_chance(values: list[Value]) -> bool:
+    """Whether a number has differed in enough steps, and a count has changed in them."""
+    is_constant = isinstance(values[-1], int) and len(set(values)) < STEPS_BY_CHANCE
+    return len(values) >= STEPS_BY_CHANCE and not is_constant
+
+
+def _differs(
+    path: str, mine: Value, theirs: list[Value], batches: Batches, reads_clock: bool
+) -> bool:
     if isinstance(mine, str):
         return all(isinstance(value, str) for value in theirs) and _counts_in(mine, theirs)
     numbers = [value for value in theirs if not isinstance(value, str)]
@@ -103,10 +117,24 @@ def _differs(path: str, mine: Value, theirs: list[Value], batches: Batches) -> b
         return False  # the size of a batch, which that of the next one replaces
     if isinstance(mine, int) and all(isinstance(number, int) for number in numbers):
         return _is_count(mine, numbers)
-    first = numbers[0]
-    if any(number != first for number in numbers) or not math.isfinite(mine - first):
-        return False
-    return abs(first - mine) > max(ABSOLUTE, RELATIVE * max(abs(first), abs(mine)))
+    if not reads_clock:
+        return _is_apart(mine, numbers[0])
+    shards = [sizes for _, sizes in batches if any(sizes)]
+    return any(_is_average(mine, numbers, sizes) for sizes in ((1,) * len(numbers), *shards))
+
+
+def _is_apart(mine: float, first: float) -> bool:
+    """Whether two numbers differ by more than rounding."""
+    apart = abs(first - mine)
+    return math.isfinite(apart) and apart > max(ABSOLUTE, RELATIVE * max(abs(first), abs(mine)))
+
+
+def _is_average(mine: float, theirs: list[float], sizes: tuple[int, ...]) -> bool:
+    """Whether the numbers of ranks differ, and a number is their average, weighted by sizes."""
+    spread = max(theirs) - min(theirs)
+    total = math.fsum(size * each for size, each in zip(sizes, theirs, strict=True))
+    error = abs(total / sum(sizes) - mine)
+    return math.isfinite(error) and spread > ABSOLUTE and error <= NEAR * spread
 
 
 def _is_count(mine: float, theirs: list[float]) -> bool:

@@ -43,8 +43,15 @@ read from outside; until Python 3.12, there is one dict for all."""
 ITEM = ".item()"
 """How the expression for the number in a tensor ends."""
 
+LAST, ROWS = "[-1]", ".shape[0]"
+"""How those for the last item of a list, and its length if it is a tensor, end."""
+
 NOTEBOOK = "__main__"
 """The module of what a notebook defines."""
+
+
+class Length(int):
+    """The length of the last tensor in a list."""
 
 
 class CellValues:
@@ -53,6 +60,7 @@ class CellValues:
     def __init__(self) -> None:
         """Begin without a namespace; it is found at the first step."""
         self._cell: Mapping[str, Any] = {}
+        self._lengths: dict[str, int] = {}
 
     def at_step(self) -> Values:
         """Return the values, also local ones of functions of the notebook that call this one."""
@@ -71,11 +79,28 @@ class CellValues:
                 if is_function and isinstance(names, dict):
                     names.clear()  # a copy, until Python 3.12, which keeps tensors alive
             frame = frame.f_back
-        return values | self.at_end()
+        return self._without_batches(values | small_values(self._cell))
 
     def at_end(self) -> Values:
         """Return those of the namespace, after the functions have returned."""
-        return small_values(self._cell)
+        return self._without_batches(small_values(self._cell))
+
+    def _without_batches(self, values: Values) -> Values:
+        """Leave out lengths of tensors, unless the list that has them has become longer."""
+        before, self._lengths = (
+            self._lengths,
+            {path: value for path, value in values.items() if isinstance(value, int)},
+        )
+
+        def is_longer(path: str) -> bool:
+            length = self._lengths.get(path, 0)
+            return length > before.get(path, length)
+
+        return {
+            path: value
+            for path, value in values.items()
+            if not isinstance(value, Length) or is_longer(f"len({path.removesuffix(LAST + ROWS)})")
+        }
 
 
 def small_values(names: Mapping[str, Any], prefix: str = "") -> Values:
@@ -104,6 +129,8 @@ def _small(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[
     elif isinstance(value, Tensor):
         if _is_whole_number(value):
             yield f"{path}{ITEM}", int(value.item())
+        elif value.dim() and path.endswith(LAST):
+            yield f"{path}{ROWS}", Length(len(value))
     elif depth < DEPTH and id(value) not in seen:
         seen.add(id(value))
         for name, item in _items(path, value):
@@ -116,7 +143,7 @@ def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if kind in (list, deque):
         yield f"len({path})", len(value)
         if value:
-            yield f"{path}[-1]", value[-1]
+            yield f"{path}{LAST}", value[-1]
     elif kind is tuple:
         yield from ((f"{path}[{index}]", item) for index, item in enumerate(value[:4]))
     elif kind in (set, frozenset) or kind.__name__ in ("DataFrame", "Series"):

@@ -23,6 +23,7 @@ from nbmgpu.runs.events import Metrics, Notice, Progress, Stderr
 from nbmgpu.strategies.scalars import as_scalar
 
 from .host_copy import HostCopy
+from .places import line_of
 
 if TYPE_CHECKING:
     from nbmgpu.rank.restart import RestartRequest
@@ -98,7 +99,8 @@ class Recorder:
         """Show a text to the user, once per topic."""
         if topic not in self._topics and topic not in self._ignored:
             self._topics.add(topic)
-            obstacle = self.restart.consider(topic) if self.restart is not None else ""
+            line = line_of(text)
+            obstacle = self.restart.consider(topic, line) if self.restart is not None else ""
             if topic in self._remedy[0]:
                 text = f"{text} {self._remedy[1]}"
                 self._remedy = frozenset(), ""

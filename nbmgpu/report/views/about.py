@@ -42,7 +42,7 @@ class AboutView(PanelView):
             strategy=text_format.plain(record.options.strategy),
             world_size=record.world_size,
             devices=text_format.device_names(record.devices),
-            batch=text_format.batch_line(record),
+            batch=text_format.batch_line(run),
             verified=text_format.verified(run.view),
             folder=str(run.folder),
             notebook=text_format.plain(record.kernel.notebook),

@@ -62,6 +62,7 @@ class BatchBlock:
         self._models = models
         self._splittings: dict[Hashable, Splitting] = {}
         self._calls: Counter[Hashable] = Counter()
+        self._reason = ""  # of what runs on the whole batch for the first time
         self._has_parameters = any(True for _ in module.parameters())
         computes = any(True for _ in module.parameters(recurse=False))
         self._is_smallest = computes or not any(True for _ in module.children())
@@ -141,6 +142,9 @@ class BatchBlock:
         args, kwargs = tree_unflatten(leaves, spec)
         with self._models.inside():
             output = subject.call(*args, **kwargs)
+        if self._reason:  # an error of the module is one of the cell
+            self._models.on_whole(self._name, self._reason)
+            self._reason = ""
         return self._models.returned(output)
 
     def _region(self, leaves: list[Any], index: int, dim: int) -> BatchRegion:
@@ -180,7 +184,7 @@ class BatchBlock:
 
     def _notice(self, found: Splitting) -> None:
         if found.dim is None and self._is_smallest and self._has_parameters:
-            self._models.on_whole(self._name, found.reason)
+            self._reason = found.reason
 
     def _candidates(self, leaves: list[Any]) -> list[tuple[int, int]]:
         """Return indices of arguments and dimensions that may be the samples."""
