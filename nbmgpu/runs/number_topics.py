@@ -7,7 +7,7 @@ DIFFERS = {
     "random-data": "draws other random numbers for its samples than one device (augmentation)",
     "batch-norm": "normalizes over each rank's shard (batch normalization)",
     "random-host": "draws the same random numbers on every rank",
-    "mixed-loss": "weights a loss of several terms by one of them",
+    "mixed-loss": "has a loss whose terms average over different numbers of samples",
     "cross-sample": "lets samples of a batch interact, and each rank has only its shard",
     "part-of-batch": "picks samples by their position in each rank's shard",
     "position-in-batch": "treats samples by their position in each rank's shard",

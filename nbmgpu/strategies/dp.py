@@ -36,7 +36,7 @@ ONE_DEVICE = (
 PARALLEL = (
     "dp is nn.DataParallel: one process splits each batch over {count} GPUs, and copies the model "
     "to all of them at each step. A loss computed inside the model is averaged over the GPUs by "
-    "their samples, which is not exact if it counts something else; batch normalisation sees one "
+    "their samples, which is not exact if it counts something else; batch normalization sees one "
     "GPU's part. "
 )
 

@@ -129,7 +129,7 @@ assert weights["a.weight"].data_ptr() == model.a.weight.data_ptr()
             "assert type(p) is nn.Parameter and lazy(torch.ones(2, 5)).equal(out)",
         )
 
-    def test_recurrent_and_normalising_modules(self, notebook):
+    def test_recurrent_and_normalizing_modules(self, notebook):
         cells(
             notebook,
             IMPORTS + "lstm, bn = nn.LSTM(4, 4), nn.BatchNorm1d(4)\n"

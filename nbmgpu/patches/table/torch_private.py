@@ -68,7 +68,7 @@ ENTRIES = (
     ),
     *private(
         TORCH, "torch.nn.modules.batchnorm", "_BatchNorm _NormBase",
-        "The common base class of batch normalisation is public under no other name.",
+        "The common base class of batch normalization is public under no other name.",
     ),
     *private(
         TORCH, "torch.nn.modules.batchnorm._BatchNorm", "_check_input_dim",
@@ -136,7 +136,7 @@ ENTRIES = (
     ),
     *private(
         TORCH, "torch.ops.aten", "_to_copy _unsafe_view _local_scalar_dense",
-        "A watched step recognises operators by name.",
+        "A watched step recognizes operators by name.",
     ),
     *private(
         TORCH, "torch._ops.OpOverload", "_schema _overloadname",

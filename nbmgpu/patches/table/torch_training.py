@@ -107,7 +107,7 @@ ENTRIES = (
     ),
     *patched(
         TORCH, "torch.nn.functional", "batch_norm",
-        "Under --exact always, a model runs on some of the samples, and normalises by statistics "
+        "Under --exact always, a model runs on some of the samples, and normalizes by statistics "
         "of all.",
     ),
     *patched(
@@ -116,11 +116,11 @@ ENTRIES = (
     ),
     *patched(
         TORCH, "torch.nn.modules.batchnorm._BatchNorm", "forward",
-        "--sync-batchnorm normalises with the statistics of the global batch.",
+        "--sync-batchnorm normalizes with the statistics of the global batch.",
     ),
     *patched(
         TORCH, "torch.nn.SyncBatchNorm", "forward",
-        "--sync-batchnorm normalises with the statistics of the global batch.",
+        "--sync-batchnorm normalizes with the statistics of the global batch.",
     ),
     *patched(
         TORCH, "torch.Tensor", "register_hook",

@@ -89,7 +89,7 @@ ENTRIES = (
     ),
     *patched(
         IPYTHON, "IPython.core.compilerop.CachingCompiler", "get_code_name",
-        "The cell has a file name by which its frames are recognised.",
+        "The cell has a file name by which its frames are recognized.",
     ),
     *private(
         IPYTHON, "IPython.core.compilerop.CachingCompiler", "_filename_map",

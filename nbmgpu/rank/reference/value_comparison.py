@@ -19,6 +19,10 @@ from .values import ITEM, Value, Values
 RELATIVE, ABSOLUTE = 0.05, 1e-3
 """Differences of floats that may be due to rounding, such as in a difference of losses."""
 
+FAR = 3.0
+"""Distance from rank 0, as a part of the distance of ranks that differ, up to which they do so for
+their shards: a clock that the code of the cell does not show is much further on."""
+
 NEAR = 1e-2
 """Distance of a float from the average over ranks, as a part of the distance of ranks, that is due
 to shards of unequal sizes."""
@@ -118,15 +122,18 @@ def _differs(
     if isinstance(mine, int) and all(isinstance(number, int) for number in numbers):
         return _is_count(mine, numbers)
     if not reads_clock:
-        return _is_apart(mine, numbers[0])
+        return _is_apart(mine, numbers)
     shards = [sizes for _, sizes in batches if any(sizes)]
     return any(_is_average(mine, numbers, sizes) for sizes in ((1,) * len(numbers), *shards))
 
 
-def _is_apart(mine: float, first: float) -> bool:
-    """Whether two numbers differ by more than rounding."""
+def _is_apart(mine: float, theirs: list[float]) -> bool:
+    """Whether rank 0's number differs by more than rounding, and about as ranks differ."""
+    first, spread = theirs[0], max(theirs) - min(theirs)
     apart = abs(first - mine)
-    return math.isfinite(apart) and apart > max(ABSOLUTE, RELATIVE * max(abs(first), abs(mine)))
+    is_as_far = not spread or apart <= FAR * spread
+    limit = max(ABSOLUTE, RELATIVE * max(abs(first), abs(mine)))
+    return math.isfinite(apart) and is_as_far and apart > limit
 
 
 def _is_average(mine: float, theirs: list[float], sizes: tuple[int, ...]) -> bool:

@@ -14,7 +14,7 @@ FACTOR_MATCHES_SIZE = (
     "The loss is a sum multiplied by a number that equals 1 over the number of samples in this "
     "rank's shard. The number is treated as a constant, so the losses of all ranks are added. If "
     "it is meant as a mean, divide by the number of samples (`/ len(x)`) or use .mean(), which are "
-    "recognised. If it is a constant, there is nothing to do."
+    "recognized. If it is a constant, there is nothing to do."
 )
 DIVISOR_MATCHES_SIZE = (
     "The loss is a sum divided by a number that equals the number of samples in this rank's shard. "
@@ -44,7 +44,7 @@ RATIO = (
     "The loss is multiplied by a number that the cell has computed, and the cell computes with the "
     "size of a batch (`len(x)`). If the number is a ratio with that size (`len(dataset) / "
     "len(x)`), it uses the size of this rank's shard, and steps differ from one device's. Apply "
-    "both to the loss itself (`loss * len(dataset) / len(x)`), which is recognised, or use the "
+    "both to the loss itself (`loss * len(dataset) / len(x)`), which is recognized, or use the "
     "batch size of the loader (`loader.batch_size`)."
 )
 SIZED_MEAN = (
@@ -190,7 +190,7 @@ DIVIDED_BY_MULTIPLE = (
     "The loss is a sum divided by a multiple of the number of samples in this rank's shard, and "
     "the cell divides by such a multiple. It is treated as a constant, so the losses of all ranks "
     "are added. For a mean, write `.sum() / len(x) / 2` instead of `.sum() / (2 * len(x))`, which "
-    "is recognised."
+    "is recognized."
 )
 PADDED = (
     "The loader's collate_fn returns tensors whose sizes differ from batch to batch, such as "
@@ -240,7 +240,7 @@ RANDOM_DATA = (
     "seed from the index of the sample."
 )
 BATCH_NORM = (
-    "The model has batch normalisation in training mode. Each rank normalises with the statistics "
+    "The model has batch normalization in training mode. Each rank normalizes with the statistics "
     "of its own shard of the batch, so the numbers differ from one device's. Running statistics "
     "are averaged over ranks. With --sync-batchnorm they are exactly those of the global batch."
 )
@@ -251,7 +251,7 @@ AUTOCAST_OFF = (
 NO_CHECKPOINT_BLOCKS = (
     "--checkpointing found no blocks to recompute in the backward pass, so the model trains "
     "without it. It looks for modules in a ModuleList, or in a Sequential if they have submodules, "
-    "without batch normalisation."
+    "without batch normalization."
 )
 BATCH_SIZES = (
     "The training loop counts with the sizes of batches (such as `total += loss.item() * len(x)`, "

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class BatchNormPatch:
-    """Replaces ``forward`` of torch's batch normalisation."""
+    """Replaces ``forward`` of torch's batch normalization."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class BatchNormPatch:
         progress: TrainingProgress,
         batch_dependence: BatchDependenceDetector,
     ) -> None:
-        """Normalise over the ranks of the group that ``new_dp_group`` makes."""
+        """Normalize over the ranks of the group that ``new_dp_group`` makes."""
         self._new_dp_group = new_dp_group
         self.progress = progress
         self.batch_dependence = batch_dependence
@@ -64,7 +64,7 @@ class BatchNormPatch:
                 return plain(module, input)
             module._check_input_dim(input)
             with self.batch_dependence.paused():
-                out = normalise(module, input, self.group, counts=not shard.is_padding)
+                out = normalize(module, input, self.group, counts=not shard.is_padding)
             self.batch_dependence.copy_tag(out, input)
             return out
 
@@ -73,15 +73,15 @@ class BatchNormPatch:
 
 
 def is_synchronised(module: nn.Module) -> bool:
-    """Return whether ``module`` normalises over the global batch; False for the user's classes."""
+    """Return whether ``module`` normalizes over the global batch; False for the user's classes."""
     return hasattr(type(module).forward, "over_global_batch")
 
 
-def normalise(module: Any, input: Tensor, group: Any, counts: bool) -> Tensor:
-    """Normalise ``input``, the rank's shard, as one device would.
+def normalize(module: Any, input: Tensor, group: Any, counts: bool) -> Tensor:
+    """Normalize ``input``, the rank's shard, as one device would.
 
     Args:
-        module: batch normalisation in training mode; its running statistics are updated.
+        module: batch normalization in training mode; its running statistics are updated.
         input: shape (samples, channels, ...), floating point; half precision is computed in
             float32.
         group: the ranks that hold the global batch.

@@ -143,7 +143,7 @@ class TrainedObjects:
         return next((i for i, other in enumerate(known) if other is optimizer), None)
 
     def has_batch_norm(self) -> bool:
-        """Return whether a module in training mode normalises over only the rank's shard."""
+        """Return whether a module in training mode normalizes over only the rank's shard."""
         modules = (m for unit in self.units for root in unit.modules for m in root.modules())
         layers = [m for m in modules if isinstance(m, _BatchNorm) and m.training]
         return not all(is_synchronised(m) for m in layers)
