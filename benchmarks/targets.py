@@ -18,7 +18,7 @@ from .measure import (
     ratio,
 )
 from .tools import TOOLS
-from .workloads import model_parallel, node_launch, nodes
+from .workloads import model_parallel, node_launch, nodes, steps
 from .workloads.transfer import (
     ALL_TOOLS,
     FIRST_RUN,
@@ -217,6 +217,7 @@ TARGETS = (
     ),
     against("a step, tiny net", 1.05, "a step of a tiny net"),
     against("a step, medium net", 1.01, "a step of a medium net"),
+    *(against(f"a step, {net.name}", 1.5, f"a step of {net.name}") for net in steps.EXACT[1:]),
     *(
         Target(
             f"{model_parallel.workload(case)}, ratio to by hand",

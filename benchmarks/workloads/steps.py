@@ -24,12 +24,22 @@ for _ in range({depth} - 1):
 model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear({width}, 10))
 """
 
+DROPOUT = """
+X, Y = torch.randn({batch} * {steps}, 32, {width}), torch.randint(0, 10, ({batch} * {steps},))
+layer = nn.TransformerEncoderLayer({width}, 4, 4 * {width}, dropout=0.1, batch_first=True)
+model = nn.Sequential(nn.TransformerEncoder(layer, {depth}, enable_nested_tensor=False),
+                      nn.Flatten(), nn.Linear(32 * {width}, 10))
+"""
+
+NORMALIZED = CONVOLUTIONS.replace("    layers += [", "    layers += [nn.BatchNorm2d({width}), ")
+
 
 @dataclass(frozen=True)
 class Net:
     """A model and its data: the ``width`` of its layers, the global ``batch`` and ``steps``.
 
-    A convolutional network has ``depth`` layers, for images of ``pixels`` x ``pixels``.
+    A convolutional network has ``depth`` layers, for images of ``pixels`` x ``pixels``; a
+    transformer has as many, for sequences of 32.  ``options`` are those of the cell.
     """
 
     name: str
@@ -39,6 +49,7 @@ class Net:
     steps: int
     depth: int = 0
     pixels: int = 0
+    options: str = ""
 
     @property
     def make(self) -> str:
@@ -56,6 +67,18 @@ COMPUTING = Net("compute-bound", CONVOLUTIONS, width=128, batch=128, steps=60, d
 """As in a late stage of a ResNet: four times the operations per byte of an image of ``WIDE``."""
 WIDE = Net("bound by memory, too", CONVOLUTIONS, width=32, batch=64, steps=40, depth=2, pixels=32)
 """As in an early stage: ranks share the memory bandwidth."""
+
+EXACT = (
+    Net("tiny transformer with dropout, whole batches", DROPOUT, width=16, batch=16, steps=160,
+        depth=2, options="--exact always"),
+    Net("transformer with dropout, whole batches", DROPOUT, width=128, batch=64, steps=80,
+        depth=4, options="--exact always"),
+    Net("convolutions with batch norm, whole batches", NORMALIZED, width=64, batch=64, steps=80,
+        depth=4, pixels=16, options="--exact always"),
+)  # fmt: skip
+"""What only whole batches train as one device does; the second half of the steps begins behind the
+trial at call 32.  DDP draws other numbers, and normalizes over shards: SyncBatchNorm does not run
+on the CPU."""
 
 LOOP = """
 import json, os, time
@@ -106,7 +129,7 @@ dist.destroy_process_group()
 def measure(rounds: int) -> list[Result]:
     """Measure a step of two sizes, and the speed-up of two ranks over one."""
     return [
-        *(result for net in (TINY, MEDIUM) for result in _compared(rounds, net)),
+        *(result for net in (TINY, MEDIUM, *EXACT) for result in _compared(rounds, net)),
         *(result for net in (COMPUTING, WIDE) for result in _scaled(rounds, net)),
     ]
 
@@ -118,7 +141,7 @@ def _compared(rounds: int, net: Net) -> list[Result]:
 
         def once(tool: Tool) -> list[Figure]:
             if tool is OURS:
-                step, cpu = _ours(running[tool], net)
+                step, cpu = _ours(running[tool], net, options=net.options)
             else:
                 step, cpu = _script(running[tool], net)
             return [
