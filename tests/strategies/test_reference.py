@@ -315,8 +315,13 @@ os.mkdir(f"{folder}/logs")
 torch.save(X, f"{folder}/weights/x.pt")
 with open(f"{folder}/logs/log.txt", "w") as log: log.write("begun")
 assert os.path.isdir(folder) and torch.equal(torch.load(f"{folder}/weights/x.pt"), X)
+if torch.distributed.get_world_size() == 1:
+    assert os.listdir(f"{folder}/logs") == ["log.txt"]
+    assert [path.name for path in pathlib.Path(folder).glob("*/*.pt")] == ["x.pt"]
+    os.remove(f"{folder}/weights/x.pt")
+    assert not os.path.exists(f"{folder}/weights/x.pt")
 """
-    run = run_cell(f"import os{one_epoch_after(save)}", tmp_path)
+    run = run_cell(f"import os, pathlib{one_epoch_after(save)}", tmp_path)
     assert steps_compared(run) == (6, True), text_format.verified(run.view)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["size 2"]
 

@@ -23,7 +23,8 @@ ENTRIES = (
     *patched(PYTHON, "io", "open", FILES),
     *patched(
         PYTHON, "os",
-        "remove unlink rmdir rename replace symlink link mkdir chmod utime stat", FILES,
+        "remove unlink rmdir rename replace symlink link mkdir chmod utime stat listdir scandir",
+        FILES,
     ),
     *patched(
         PYTHON, "os", "listxattr", FILES,

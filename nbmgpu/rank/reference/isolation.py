@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from nbmgpu.patches import PatchStack
 from nbmgpu.rank.effects import FileChange, watch_effects
 from nbmgpu.rank.files.atomic_writes import path_argument, with_path
 from nbmgpu.rank.files.paths import is_in, library_folders
@@ -76,6 +77,8 @@ class Isolation:
         Afterwards this process cannot read the kernel's memory any more.
         """
         self.files.install(join_save)
+        for listing in ("os.listdir", "os.scandir"):
+            PatchStack().wrap(listing, self._wrap_listing)
         private = str(self._folder), "/dev", "/proc", socket_folder(), *library_folders()
         self._is_contained = forbid_writes(path for path in private if path)
 
@@ -102,6 +105,19 @@ class Isolation:
         else:
             self.files.shadows.of(real).mkdir(mode, parents=True)
             self._own_folders.add(real)
+
+    def _wrap_listing(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """List the files of an own folder, which are among the shadows."""
+
+        @functools.wraps(plain)
+        def listing(path: Any = ".") -> Any:
+            if isinstance(path, str | os.PathLike) and is_in(
+                real := os.path.realpath(path), self._own_folders
+            ):
+                path = str(self.files.shadows.of(real))
+            return plain(path)
+
+        return listing
 
 
 def _appears(folder: str) -> bool:

@@ -9,6 +9,7 @@ in each step.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -64,8 +65,11 @@ class ValueComparison:
     """Compares the values of the steps, in order."""
 
     def __init__(self, reads_clock: Callable[[], bool]) -> None:
-        """Compare those of a cell; ``reads_clock`` returns whether it may read a clock."""
-        self._reads_clock = reads_clock
+        """Compare those of a cell; ``reads_clock`` returns whether it may read a clock.
+
+        That is asked at the first step, when the cell has defined its functions.
+        """
+        self._reads_clock = functools.cache(reads_clock)
         self._differing: dict[str, list[Value]] = {}
 
     def compare(self, here: Values, there: list[Values], batches: Batches) -> OtherValue | None:
