@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from nbmgpu.runs.number_topics import OTHER_GRADIENTS, OTHER_PARAMETERS, OTHER_VALUE
 
@@ -21,7 +22,10 @@ LEAST_PERCENT = 1e-2
 
 
 def describe_gradient(
-    difference: Difference, session: TrainingSession, optimizer: Optimizer
+    difference: Difference,
+    session: TrainingSession,
+    optimizer: Optimizer,
+    namespace: Mapping[str, Any],
 ) -> str:
     """Return what the cell does whose gradients differ, as a predicate.
 
@@ -29,10 +33,11 @@ def describe_gradient(
         difference: at the step of ``optimizer``.
         session: knows the modules, which have names for parameters.
         optimizer: whose parameters differ.
+        namespace: the variables of the cell.
     """
     if difference.parameter is None:
         return OTHER_PARAMETERS.format(step=difference.step)
-    name = _name_of(difference.parameter, session, optimizer)
+    name = _name_of(difference.parameter, session, optimizer, namespace)
     error = format_error(difference.error)
     return OTHER_GRADIENTS.format(step=difference.step, name=name, error=error)
 
@@ -59,12 +64,15 @@ def format_error(error: float) -> str:
     return f"{error:.1%} off" if math.isfinite(error) else "not finite on one side only"
 
 
-def _name_of(index: int, session: TrainingSession, optimizer: Optimizer) -> str:
-    """Return the name of a parameter of ``optimizer``, such as ``Linear.weight``."""
+def _name_of(
+    index: int, session: TrainingSession, optimizer: Optimizer, namespace: Mapping[str, Any]
+) -> str:
+    """Return the name of a parameter of ``optimizer``: ``model.head.weight``."""
     parameter = [p for group in optimizer.param_groups for p in group["params"]][index]
     for unit in session.trained.units:
         for module in unit.modules:
             for name, other in module.named_parameters():
                 if other is parameter:
-                    return f"{type(module).__name__}.{name}"
+                    of_cell = (n for n, v in namespace.items() if v is module and n[0] != "_")
+                    return f"{next(of_cell, type(module).__name__)}.{name}"
     return f"parameter {index}"

@@ -130,11 +130,13 @@ class Reference:
         # With whole batches, what still differs is a number of ranks that the cell has asked for.
         self._has_whole_batches = self._options.values["exact"] == "always"
         self._values = CellValues()
+        self._namespace: dict[str, Any] = {}
         self._first_compared = self._last_told = 0.0
 
     def run(self) -> None:
         """Run the cell on one device, and compare each step and the end."""
         session, shell = self._prepare(alone_on(free_device(self._run), self._run.record))
+        self._namespace = shell.user_ns
         if not self._has_whole_batches:
             self._comparison.values = ValueComparison(lambda: self._reads_clock(shell))
         outcome = shell.run(self._run.cell)
@@ -239,7 +241,7 @@ class Reference:
         elif difference is not None and difference.has_grown and self._has_whole_batches:
             self.end(reason=GROWN_ROUNDING)
         elif difference is not None:
-            self._report(describe_gradient(difference, session, optimizer))
+            self._report(describe_gradient(difference, session, optimizer, self._namespace))
         now = time.monotonic()
         self._first_compared = self._first_compared or now
         if now - self._last_told > TELLING:  # it may be killed before it has compared all
