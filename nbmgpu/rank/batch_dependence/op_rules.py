@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from . import indexing_ops, layout_ops, reduction_ops, selection_ops
+from . import indexing_ops, layout_ops, matrix_ops, reduction_ops, selection_ops
 from .elementwise_ops import COMPARISON_OPS, elementwise, reduced_loss
 from .op_call import OpCall, OutputTags
 from .reduction_ops import MATMUL_OPERANDS, SUM_OPS
@@ -108,13 +108,18 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(
         (*SUM_OPS, "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "amax",
          "amin", "aminmax", "max", "min", "argmax", "argmin", "logsumexp", "prod", "median",
-         "nanmedian", "any", "all", "count_nonzero"), reduction_ops.reduce,
+         "nanmedian", "any", "all", "count_nonzero", "kthvalue", "mode"), reduction_ops.reduce,
     ),
     **dict.fromkeys(
         ("_softmax", "_log_softmax", "_safe_softmax", "cumsum", "cumprod", "cummax", "cummin",
-         "logcumsumexp", "topk", "kthvalue", "mode"), reduction_ops.along_dim,
+         "logcumsumexp", "topk"), reduction_ops.along_dim,
     ),
-    **dict.fromkeys(("bincount", "histc"), reduction_ops.histogram),
+    **dict.fromkeys(("bincount", "histc"), matrix_ops.histogram),
+    **dict.fromkeys(matrix_ops.MATRIX_OPS, matrix_ops.on_matrices),
+    **dict.fromkeys((*matrix_ops.FOURIER_OPS, "rot90"), matrix_ops.along_dims),
+    "renorm": matrix_ops.renorm,
+    "diag_embed": matrix_ops.diagonals,
+    **dict.fromkeys(("searchsorted", "bucketize"), matrix_ops.search),
     **dict.fromkeys(("sort", "argsort"), selection_ops.sort),
     **dict.fromkeys(("flip", "roll"), layout_ops.flip_or_roll),
     "select": selection_ops.select,
@@ -133,7 +138,7 @@ RULES: dict[str, Rule] = {
     "index_put": indexing_ops.index_put,
     **dict.fromkeys(
         ("index_reduce", "_unique", "_unique2", "unique_dim", "unique_consecutive",
-         "unique_dim_consecutive"), reduction_ops.across_samples,
+         "unique_dim_consecutive", "put", "take"), reduction_ops.across_samples,
     ),
     "embedding": layout_ops.embedding,
     "copy": layout_ops.copy,

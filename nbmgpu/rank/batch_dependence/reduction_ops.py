@@ -48,11 +48,6 @@ def reduce(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
 SUM_OPS = {"sum", "mean", "nansum"}
 
 
-def histogram(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
-    """Counts of values, to which each sample adds."""
-    return [SampleSum(call.first_tag.sources)] * len(outputs)
-
-
 def across_samples(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """Operators that combine all samples."""
     alone = isinstance(call.first_tag, SingleSample)
