@@ -2,10 +2,18 @@
 
 The samples are those of ``torch.testing._internal.common_methods_invocations.op_db``.  The first
 dimension of an operand is the batch.  A whole batch has each row of the sample, and as many others.
+
+    python operator_survey.py PART PARTS
+
+prints what was found of some of them as JSON, by name.  It runs in a process of its own: torch's
+tests change settings of the process that imports them.
 """
 
 from __future__ import annotations
 
+import json
+import sys
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +25,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from nbmgpu.rank.batch_dependence.dispatch_mode import SampleTrackingMode
 from nbmgpu.rank.batch_dependence.tags import Batched, CrossSample, SampleSum, SingleSample, Tag
+
+CRASHING = {"lu_unpack"}
+"""Operators that end the process for some numbers of rows."""
 
 MOST_SAMPLES = 12
 """Samples of an operator that are tried."""
@@ -54,6 +65,16 @@ def survey(info: Any) -> Verdicts:
         if "wrong" in verdicts:
             found.wrong = str(tree_map(_described, arguments))
     return found
+
+
+def main(part: int, parts: int) -> None:
+    """Survey every operator whose index is ``part`` modulo ``parts``."""
+    warnings.simplefilter("ignore")
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    infos = [info for info in op_db if torch.float32 in info.dtypes][part::parts]
+    found = [survey(info) for info in infos if info.name not in CRASHING]
+    print(json.dumps({each.name: [each.counts, each.wrong] for each in found}))
 
 
 def _batches(samples: list[Any]) -> Iterator[tuple[Arguments, list[int]]]:
@@ -171,3 +192,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 def _described(value: Any) -> Any:
     return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else value
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-import torch
-from operator_survey import survey
+
+SURVEY = Path(__file__).with_name("operator_survey.py")
 
 pytestmark = [pytest.mark.slow, pytest.mark.matrix("nbmgpu/rank/batch_dependence")]
 
-PARTS = 8
-
-CRASHING = {"lu_unpack"}
-"""Operators that end the process for some numbers of rows."""
+PARTS = 3
 
 KNOWN = {
     "_softmax_backward_data": "a backward pass is not followed",
@@ -36,12 +36,12 @@ KNOWN = {
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_rules_are_right(part: int) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from torch.testing._internal.common_methods_invocations import op_db
-
-        infos = [info for info in op_db if torch.float32 in info.dtypes][part::PARTS]
-        found = [survey(info) for info in infos if info.name not in CRASHING]
-    assert {each.name: each.wrong for each in found if each.wrong and each.name not in KNOWN} == {}
-    proven = sum(each.counts["local"] > 0 for each in found)
+    done = subprocess.run(
+        [sys.executable, str(SURVEY), str(part), str(PARTS)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {name: wrong for name, (_, wrong) in found.items() if wrong and name not in KNOWN} == {}
+    proven = sum("local" in counts for counts, _ in found.values())
     assert proven > len(found) / 2

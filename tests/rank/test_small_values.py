@@ -58,7 +58,7 @@ class Meter:
     exec(code, vars(module))
     names = {"model": nn.Sequential(module.Net()), "meter": module.Meter(), "bn": nn.BatchNorm1d(3)}
     values = small_values(names)
-    assert values == {"model.0.count": 2, "model.0.steps": 5, "meter.n": 7}
+    assert values == {"model.0.count": 2, "model.0.steps.item()": 5, "meter.n": 7}
 
 
 def test_variables_of_functions_are_found_and_not_kept() -> None:
@@ -103,16 +103,22 @@ class Body:
 def compare(
     path: str, here: Value, there: list[Value], reads_clock: bool = False, steps: int = 1
 ) -> OtherValue | None:
-    """Return what is found in the last of some steps with the same values."""
+    """Return what is found in the last of some steps; beside a clock, integers grow."""
     comparison = ValueComparison(lambda: reads_clock)
     batches: Batches = frozenset({(8, (4, 4))})
-    values: list[Values] = [{path: value} for value in there]
     found = None
-    for _ in range(steps):
+    for step in range(1, steps + 1):
         assert found is None
-        found = comparison.compare({path: here}, values, batches)
+        mine, *theirs = (
+            value * step if isinstance(value, int) and reads_clock else value
+            for value in (here, *there)
+        )
+        values: list[Values] = [{path: value} for value in theirs]
+        found = comparison.compare({path: mine}, values, batches)
     return found
 
+
+AVERAGE: tuple[str, Value, list[Value]] = ("accuracy", 0.42, [0.46, 0.38])
 
 COUNTS: list[tuple[str, Value, list[Value]]] = [
     ("n", 16, [8, 8]),
@@ -122,7 +128,7 @@ COUNTS: list[tuple[str, Value, list[Value]]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "here", "there"), [*COUNTS, ("mean", 2.0, [1.0, 1.0])])
+@pytest.mark.parametrize(("path", "here", "there"), [*COUNTS, ("mean", 2.0, [1.0, 1.0]), AVERAGE])
 def test_a_value_that_ranks_have_and_one_device_has_not(
     path: str, here: Value, there: list[Value]
 ) -> None:
@@ -134,7 +140,9 @@ def test_beside_a_clock_a_count_must_differ_in_several_steps(
     path: str, here: Value, there: list[Value]
 ) -> None:
     assert compare(path, here, there, reads_clock=True, steps=3) is None
-    assert compare(path, here, there, reads_clock=True, steps=4) == OtherValue(path, here, there[0])
+    found = compare(path, here, there, reads_clock=True, steps=4)
+    times = 4 if isinstance(here, int) else 1
+    assert found == OtherValue(path, here * times, there[0] * times)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +154,7 @@ def test_beside_a_clock_a_count_must_differ_in_several_steps(
         ("zero", 0, [0, 0]),
         ("position", 7, [3, 3]),
         ("pid", 100, [200, 300]),
-        ("now", 1.5, [1.6, 1.7]),
+        ("now", 2.5, [1.6, 1.7]),
         ("ranks", 1, [2, 2]),
         ("loss", 0.5, [0.5000001, 0.5000001]),
         ("loss", float("nan"), [float("inf"), float("inf")]),
@@ -163,6 +171,8 @@ def test_a_value_that_may_be_a_ranks_own(path: str, here: Value, there: list[Val
 
 def test_beside_a_clock_floats_may_be_times() -> None:
     assert compare("took", 2.0, [1.0, 1.0], reads_clock=True, steps=9) is None
+    assert compare("took", 2.0, [1.0, 1.1], reads_clock=True, steps=9) is None
+    assert compare(*AVERAGE, reads_clock=True, steps=4) is not None
 
 
 def test_seconds_that_add_up_now_and_then_are_no_count() -> None:
