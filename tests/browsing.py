@@ -1,6 +1,20 @@
 """Helpers for browser tests of JupyterLab and Notebook 7."""
 
+import os
+import shutil
+
 from playwright.sync_api import expect
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 LOAD = "%load_ext nbmgpu"
 SETUP = """

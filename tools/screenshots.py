@@ -7,8 +7,6 @@ Needs ``make chromium`` and a built front end.
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 import tempfile
 import time
@@ -19,10 +17,9 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
-from browsing import command, open_and_run, open_notebook, panel, run_all, state  # noqa: E402
+from browsing import CHROMIUM, FLAGS, command, open_and_run, open_notebook, panel, run_all, state  # noqa: E402
 from lab_server import Lab, serving  # noqa: E402
 
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 IMAGES = ROOT / "docs" / "images"
 
 DATA = """\
@@ -136,7 +133,7 @@ def main(names: list[str]) -> None:
     """Take the pictures of some names, or all."""
     expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         for name in names or PICTURES:
             page = browser.new_page(viewport={"width": 1400, "height": 900})
             with tempfile.TemporaryDirectory() as root, serving("lab", Path(root) / "lab") as lab:

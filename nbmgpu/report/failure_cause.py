@@ -129,10 +129,11 @@ def _without_exception(
     return Cause(origin, error, 0, "", [], _sentence(explanation), remedy, "", _others(run, origin))
 
 
-def _fails_alone(run: Run) -> bool:
-    """Return whether one device fails as well."""
+def _may_be_of_shards(run: Run) -> bool:
+    """Return whether one device may not fail."""
     verified = run.view.reports.verified
-    return verified is not None and reference.is_failure(verified.reason)
+    fails_alone = verified is not None and reference.is_failure(verified.reason)
+    return run.record.options.values.get("exact") != "always" and not fails_alone
 
 
 def _from_exception(run: Run, failure: Failure) -> Cause:
@@ -141,10 +142,8 @@ def _from_exception(run: Run, failure: Failure) -> Cause:
     message, remedy = split_remedy(plain(failure.message))
     error = f"{failure.type}: {message}" if message else failure.type
     explanation, way = split_remedy(left_behind(run, failure))
-    of_shards = run.record.options.values.get("exact") != "always" and not _fails_alone(run)
-    likely = find_hint(failure.type, failure.message, of_shards)
-    if explanation:
-        likely = Hint(explanation, way)
+    known_hint = find_hint(failure.type, failure.message, _may_be_of_shards(run))
+    likely = Hint(explanation, way) if explanation else known_hint
     origin = f"rank {failure.rank}"
     return Cause(
         origin=origin,

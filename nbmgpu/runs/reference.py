@@ -9,10 +9,18 @@ from pathlib import Path
 
 from .folder import REFERENCE_ENDED, REFERENCE_ERROR, REFERENCE_FOLDER, write_atomically
 
+NUMBER = re.compile(r"\d+")
+
 
 def step_file(run_folder: Path, rank: int) -> Path:
     """Return the file with the gradients of a rank; see ``nbmgpu.rank.reference``."""
     return run_folder / REFERENCE_FOLDER / f"rank-{rank}.steps"
+
+
+def has_steps(run_folder: Path) -> bool:
+    """Return whether rank 0 has taken a step."""
+    steps = step_file(run_folder, 0)
+    return steps.exists() and steps.stat().st_size > 0
 
 
 def has_reference(run_folder: Path) -> bool:
@@ -45,12 +53,16 @@ def write_error(run_folder: Path, text: str) -> None:
         write_atomically(run_folder / REFERENCE_FOLDER / REFERENCE_ERROR, text)
 
 
-def read_error(run_folder: Path) -> str:
-    """Return what ``write_error`` has written; empty if nothing."""
+def has_error_like(run_folder: Path, failure: str) -> bool:
+    """Return whether ``write_error`` has written ``failure``, perhaps with other numbers.
+
+    A text may have the size of a batch, or of a shard.
+    """
     try:
-        return (run_folder / REFERENCE_FOLDER / REFERENCE_ERROR).read_text()
+        written = (run_folder / REFERENCE_FOLDER / REFERENCE_ERROR).read_text()
     except OSError:
-        return ""
+        return False
+    return NUMBER.sub("#", written) == NUMBER.sub("#", failure)
 
 
 def reason_of_failure(failure: str) -> str:
@@ -61,11 +73,6 @@ def reason_of_failure(failure: str) -> str:
 def is_failure(reason: str) -> bool:
     """Return whether ``reason`` is one of ``reason_of_failure`` for an exception."""
     return reason.startswith("the cell raises ") and reason.endswith(" there")
-
-
-def without_numbers(failure: str) -> str:
-    """Return what to compare of a failure, which may have the size of a batch or of a shard."""
-    return re.sub(r"\d+", "#", failure)
 
 
 def remove(run_folder: Path) -> None:

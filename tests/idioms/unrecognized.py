@@ -47,7 +47,6 @@ PLACES = {
             "    running = per[t] + 0.9 * running", "    returns[t] = running",
         ),
     ),
-    "a transform along the batch": train("torch.fft.fft(model(x), dim=0).abs().mean()"),
     "a convolution along the batch": train(
         "F.conv1d(model(x).T[None], torch.ones(4, 4, 2)).abs().mean()"
     ),

@@ -418,6 +418,10 @@ for x, y in loader:
         train("F.cross_entropy(model(x), y, reduction='none').topk(len(x) // 2).values.mean()"),
         model(LAYERS["batch norm"]),
     ),
+    "a transform along the batch": (
+        train("torch.fft.fft(model(x), dim=0).abs().mean()"),
+        model(LAYERS["dropout"]),
+    ),
     "triplets from the batch": (
         train(
             "F.relu(1 + (d := torch.cdist(z := model(x), z) + 0.01 * z.square().sum())"

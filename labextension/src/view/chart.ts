@@ -257,7 +257,7 @@ export class Chart implements IItemView<IChart> {
     setAttribute(
       this.plot,
       'aria-label',
-      [label, ...(spec.note ? [spec.note] : []), ...extremes].join('; ')
+      [label, spec.note, ...extremes].filter(Boolean).join('; ')
     );
     setAttribute(this.name, 'title', [spec.title, ...extremes].join('\n'));
   }

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from nbmgpu.runs import reference
 from nbmgpu.runs.event_file import EventWriter
@@ -16,8 +16,8 @@ from nbmgpu.runs.run import Run
 PATIENCE = 2.0
 """Times ``--verify`` for which a run waits for its reference once all ranks have ended."""
 
-
 LATE = "it has taken no step in this time"
+"""Why nothing was compared, where ranks have taken steps."""
 
 
 class ReferenceProcess:
@@ -61,10 +61,10 @@ class ReferenceProcess:
 
     def report_late(self) -> None:
         """Report a reference that has compared nothing, although ranks have taken steps."""
-        steps, events = reference.step_file(self._run.folder, 0), self._run.events_path("reference")
-        if self.poll() and not events.exists() and steps.exists() and steps.stat().st_size:
-            with suppress(OSError):
-                EventWriter(events, LAUNCHER).emit(Verified, steps=0, is_whole=False, reason=LATE)
+        path = self._run.events_path("reference")
+        if self.poll() and not path.exists() and reference.has_steps(self._run.folder):
+            with suppress(OSError), closing(EventWriter(path, LAUNCHER)) as events:
+                events.emit(Verified, steps=0, is_whole=False, reason=LATE)
 
     def kill(self) -> None:
         """Kill it; nothing of it is needed.

@@ -8,6 +8,7 @@ from typing import Any
 
 from .elementwise_ops import elementwise
 from .op_call import OpCall, OutputTags
+from .reduction_ops import dims_of
 from .tags import Batched, SampleSum
 
 MATRIX_OPS = (
@@ -33,9 +34,7 @@ def on_matrices(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
 def along_dims(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """Fourier transforms along some dimensions, and rotations in the plane of two."""
     tag, count = call.first_tag, len(call.first_shape)
-    given = call.arguments["dims" if "dims" in call.arguments else "dim"]
-    dims = {dim % count for dim in given}
-    if isinstance(tag, Batched) and count + tag.dim in dims:
+    if isinstance(tag, Batched) and count + tag.dim in dims_of(call, count):
         return [call.cross_sample()] * len(outputs)
     return [tag] * len(outputs)
 

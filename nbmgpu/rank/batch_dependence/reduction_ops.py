@@ -16,9 +16,9 @@ from .op_call import OpCall, OutputTags
 from .tags import Batched, CrossSample, SampleSum, SingleSample, Tag
 
 
-def _reduced_dims(call: OpCall, count: int) -> set[int]:
-    """Return the dimensions that an operator reduces, from the left; all by default."""
-    dims = call.arguments.get("dim")
+def dims_of(call: OpCall, count: int) -> set[int]:
+    """Return the dimensions that an operator acts along, from the left; all by default."""
+    dims = call.arguments.get("dims" if "dims" in call.arguments else "dim")
     if dims is None or dims == []:
         return set(range(count))
     return {d % count for d in ([dims] if isinstance(dims, int) else dims)} if count else set()
@@ -32,7 +32,7 @@ def reduce(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     if not isinstance(tag, Batched):
         keeps_tag = call.name in SUM_OPS or isinstance(tag, SingleSample)
         return [tag if keeps_tag else call.cross_sample()] * len(outputs)
-    dims = _reduced_dims(call, len(shape))
+    dims = dims_of(call, len(shape))
     batch_dim = len(shape) + tag.dim
     if batch_dim in dims:
         mean_of_subset = call.name == "mean" and tag.is_subset

@@ -98,10 +98,9 @@ class Isolation:
         real = os.path.realpath(path)
         parent = os.path.dirname(real)
         is_own = is_in(parent, self._own_folders)
-        if not self.files.is_of_cell(real) or not (is_own or os.path.isdir(parent)):
-            mkdir(path, mode)
-        elif not is_own and _appears(real):
-            mkdir(path, mode)  # which finds it, as on the ranks
+        is_possible = self.files.is_of_cell(real) and (is_own or os.path.isdir(parent))
+        if not is_possible or (not is_own and _appears(real)):
+            mkdir(path, mode)  # which finds what rank 0 has made, as on the ranks
         else:
             self.files.shadows.of(real).mkdir(mode, parents=True)
             self._own_folders.add(real)

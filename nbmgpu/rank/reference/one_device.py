@@ -15,7 +15,7 @@ from nbmgpu.environment.accelerator import CUDA, is_accelerator
 from nbmgpu.formatting import format_bytes
 from nbmgpu.patches import PatchStack
 from nbmgpu.rank.restart import WITHIN
-from nbmgpu.runs.reference import is_verified_now, step_file
+from nbmgpu.runs.reference import has_steps, is_verified_now
 from nbmgpu.runs.undo_log import FOLDER as UNDO_FOLDER
 from nbmgpu.serialization import is_complete
 from nbmgpu.strategies.strategy_options import ModelParallelOptions
@@ -71,8 +71,7 @@ def free_device(run: Run) -> str:
     is_on_cpu = not is_accelerator(record.devices[0])
     if is_on_cpu and available_memory() > LEAST_MEMORY + PLENTY * size * (record.world_size + 1):
         return "cpu"
-    steps = step_file(run.folder, 0)
-    while not (steps.exists() and steps.stat().st_size):
+    while not has_steps(run.folder):
         _pause(run, deadline)
     if (run.folder / UNDO_FOLDER).exists():
         raise NoReferenceError("memory is short, and ranks have written files in their first step")

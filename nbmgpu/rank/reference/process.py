@@ -8,7 +8,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -38,7 +38,7 @@ from nbmgpu.rank.startup import (
 from nbmgpu.rank.training.optimizer_registry import OptimizerRegistry
 from nbmgpu.runs import reference
 from nbmgpu.runs.event_file import EventWriter
-from nbmgpu.runs.events import LAUNCHER, Notice, Restart, Verified
+from nbmgpu.runs.events import LAUNCHER, Event, Notice, Restart, Verified
 from nbmgpu.runs.folder import REFERENCE_FOLDER
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.undo_log import UndoLog
@@ -138,7 +138,7 @@ class Reference:
         session, shell = self._prepare(alone_on(free_device(self._run), self._run.record))
         self._namespace = shell.user_ns
         if not self._has_whole_batches:
-            self._comparison.values = ValueComparison(lambda: self._reads_clock(shell))
+            self._comparison.values = ValueComparison(self._reads_clock)
         outcome = shell.run(self._run.cell)
         if outcome.error is not None:
             failure = describe_failure(outcome.error)
@@ -151,8 +151,8 @@ class Reference:
                 self._report(describe_value(difference))
             self.end(is_whole=self._comparison.has_all)
 
-    def _reads_clock(self, shell: RankShell) -> bool:
-        return not CLOCKS.isdisjoint(NotebookCode.from_cell(self._run.cell, shell.user_ns).names)
+    def _reads_clock(self) -> bool:
+        return not CLOCKS.isdisjoint(NotebookCode.from_cell(self._run.cell, self._namespace).names)
 
     def _prepare(self, record: RunRecord) -> tuple[TrainingSession, RankShell]:
         """Prepare as the only rank of a run, which can change nothing that others see."""
@@ -197,7 +197,7 @@ class Reference:
         if os.getpid() == self._process:  # no worker of a loader
             steps = self._comparison.steps
             with suppress(OSError):
-                self._events().emit(Verified, steps=steps, is_whole=is_whole, reason=reason)
+                self._emit(Verified, steps=steps, is_whole=is_whole, reason=reason)
             self._exit()
 
     def _exit(self) -> NoReturn:
@@ -205,8 +205,9 @@ class Reference:
         stdio.flush()
         os._exit(0)
 
-    def _events(self) -> EventWriter:
-        return EventWriter(self._run.events_path("reference"), LAUNCHER)
+    def _emit(self, cls: type[Event], **fields: Any) -> None:
+        with closing(EventWriter(self._run.events_path("reference"), LAUNCHER)) as events:
+            events.emit(cls, **fields)
 
     def _noting_precision(self, enter: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(enter)
@@ -246,9 +247,7 @@ class Reference:
         self._first_compared = self._first_compared or now
         if now - self._last_told > TELLING:  # it may be killed before it has compared all
             self._last_told = now
-            events = self._events()
-            events.emit(Verified, steps=comparison.steps, is_whole=False)
-            events.close()
+            self._emit(Verified, steps=comparison.steps, is_whole=False)
         is_long = now - self._first_compared > self._options.verify
         is_enough = (is_long and comparison.steps >= FEWEST_STEPS) or comparison.steps == MOST_STEPS
         if is_enough or comparison.is_over or self._is_late():
@@ -267,13 +266,13 @@ class Reference:
         if self._has_whole_batches:
             self._notice(notices.OTHER_GRADIENTS_OF_WHOLE_BATCHES.format(reason=reason))
         elif not why_not:
-            self._events().emit(Restart, reason=reason)
+            self._emit(Restart, reason=reason)
         elif not self._is_explained():
             self._notice(notices.OTHER_GRADIENTS.format(reason=reason, obstacle=why_not))
         self._exit()
 
     def _notice(self, text: str) -> None:
-        self._events().emit(Notice, topic="other-gradients", text=text)
+        self._emit(Notice, topic="other-gradients", text=text)
 
     def _is_explained(self) -> bool:
         """Return whether a rank has said what differs, and why the cell does not start again."""

@@ -151,9 +151,7 @@ class StepWriter:
         deadline = time.monotonic() + seconds
         while reference.is_verified_now(self._folder) and time.monotonic() < deadline:
             time.sleep(POLL)
-        return reference.without_numbers(reference.read_error(self._folder)) == (
-            reference.without_numbers(failure)
-        )
+        return reference.has_error_like(self._folder, failure)
 
 
 class StepReader:

@@ -140,7 +140,7 @@ class BatchBlock:
         if not isinstance(subject.module, nn.Sequential):
             leaves = [whole_of(leaf) for leaf in leaves]
         args, kwargs = tree_unflatten(leaves, spec)
-        with self._models.inside():
+        with self._models.context.inside():
             output = subject.call(*args, **kwargs)
         if self._reason:  # an error of the module is one of the cell
             self._models.on_whole(self._name, self._reason)

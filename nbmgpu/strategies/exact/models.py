@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from nbmgpu.strategies.sequence.sequence_tensor import SequenceTensor
 
 from .batch_norm import patch_batch_norm
 from .block import BatchBlock, whole_output
-from .recomputation import WrapOrder, patch_checkpoint
+from .recomputation import CallContext, patch_checkpoint
 
 FIRST_CALLS = 8
 """Calls of a model without an optimizer on the whole batch: a trial takes as long as some calls."""
@@ -36,6 +35,7 @@ class SplitModels:
     Attributes:
         group: the ranks, in the order of their samples.
         calls: observes which models the cell calls.
+        context: what decides how a call is split.
         has_models: whether there is a model.
         has_split: whether a module has run on some of the samples.
         on_whole: is told which module runs on the whole batch, and why.
@@ -56,25 +56,24 @@ class SplitModels:
         self.on_whole = on_whole
         self.on_late = on_late
         self.is_in_pass = False
-        self._depth = 0
         self._patches = PatchStack()
         self._forwards = ForwardPatch()
         self._wrapped = WeakIdKeyDictionary()
-        self._wraps = WrapOrder()
+        self.context = CallContext()
         self._met = WeakIdKeyDictionary()
         self._outputs = HeldOutputs()
         patch_batch_norm(self._patches)
-        patch_checkpoint(self._patches, self._as_now)
+        patch_checkpoint(self._patches, self.context)
         self.calls.install()
 
     def wrap(self, root: nn.Module) -> None:
         """Let the modules in ``root`` run on this rank's samples where that is right."""
-        self._wraps.begin()
+        self.context.begin()
         for name, module in root.named_modules():
             if module in self._wrapped or type(module).forward is nn.Module.forward:
                 continue
             block = BatchBlock(module, name, self)
-            self._forwards.add(module, self._wraps.unless_later(block.forward))
+            self._forwards.add(module, self.context.unless_later(block.forward))
             self._wrapped[module] = True
             self.has_models = True
         if caching := caching_configs(root):
@@ -91,31 +90,9 @@ class SplitModels:
             broadcast_unless_equal([*unit.parameters(), *unit.buffers()], self.group)
             self.wrap(module)
 
-    @contextmanager
-    def inside(self) -> Iterator[None]:
-        """Let the body be in the forward pass of a module that sees the whole batch."""
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
-
-    def _as_now(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that computes later what it computes now, split in the same way."""
-        wrapped, depth = self._wraps.as_of_now(function), self._depth
-
-        def as_then(*args: Any, **kwargs: Any) -> Any:
-            before, self._depth = self._depth, depth
-            try:
-                return wrapped(*args, **kwargs)
-            finally:
-                self._depth = before
-
-        return as_then
-
     def returned(self, output: Any) -> Any:
         """Return a module's output: whole for the cell, and split for the next module."""
-        if not self._depth:
+        if not self.context.depth:
             return whole_output(output)
         self._outputs.add([x for x in tree_leaves(output) if isinstance(x, SequenceTensor)])
         return output

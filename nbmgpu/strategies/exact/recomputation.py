@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from nbmgpu.patches import PatchStack
@@ -14,20 +14,34 @@ from nbmgpu.strategies.sequence.region import Region
 from .region import BatchRegion
 
 
-class WrapOrder:
-    """The order in which models were wrapped.
+class CallContext:
+    """What decides how a call is split: the models that are wrapped, and the modules around it.
 
-    What a checkpoint computes again runs as at first, without the models that were wrapped since.
+    What a checkpoint computes again runs as at first: without the models that were wrapped since,
+    and inside of the same modules.
+
+    Attributes:
+        depth: number of modules around the call that see the whole batch.
     """
 
     def __init__(self) -> None:
-        """Start before the first model."""
+        """Start before the first model, outside of all modules."""
+        self.depth = 0
         self._count = 0
         self._as_of: float = math.inf
 
     def begin(self) -> None:
         """Begin to wrap the next model."""
         self._count += 1
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Let the body be in the forward pass of a module that sees the whole batch."""
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
 
     def unless_later(self, forward: ForwardWrapper) -> ForwardWrapper:
         """Return a wrapper that does nothing in what was checkpointed before this model."""
@@ -41,33 +55,31 @@ class WrapOrder:
         return wrapper
 
     def as_of_now(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function in which only models are split that are wrapped now."""
-        number = self._count
+        """Return a function that computes later what it computes now, split in the same way."""
+        now = self._count, self.depth
 
         def as_of_then(*args: Any, **kwargs: Any) -> Any:
-            before, self._as_of = self._as_of, number
+            before = self._as_of, self.depth
+            self._as_of, self.depth = now
             try:
                 return function(*args, **kwargs)
             finally:
-                self._as_of = before
+                self._as_of, self.depth = before
 
         return as_of_then
 
 
-def patch_checkpoint(
-    patches: PatchStack, as_now: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> None:
+def patch_checkpoint(patches: PatchStack, context: CallContext) -> None:
     """Let what a checkpoint computes again act on the region in which it was computed.
 
-    Where it was computed outside of one, ``as_now`` returns a function that computes as it does at
-    the time of its call.
+    Where it was computed outside of one, it runs as it does now in ``context``.
     """
 
     def wrap(plain: Callable[..., Any]) -> Callable[..., Any]:
         def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             region = Region.current
             if not isinstance(region, BatchRegion):
-                return plain(as_now(function), *args, **kwargs)
+                return plain(context.as_of_now(function), *args, **kwargs)
             draws = region.draws
             number = len(draws.places) if draws else 0
 
