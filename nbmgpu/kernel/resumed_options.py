@@ -81,12 +81,12 @@ def reason_to_restart(options: RunOptions, ended: Run) -> str:
         return ""
     if disk_is_full(ended.folder):  # a new run could not write, and results may be in memory
         return ""
-    if state == "lost" or _has_lost_launcher(ended):
-        return notices.LAUNCHER_LOST.format(run=ended.id, left=left)
-    exited, hang = ended.view.first_silent_exit, ended.view.hang
     if (lost := ended.view.notices.get(NODE_LOST)) is not None:
         cause = lost.text.rstrip(".")
         return notices.NODE_LOST.format(run=ended.id, cause=cause, left=left)
+    if state == "lost" or _has_lost_launcher(ended):
+        return notices.LAUNCHER_LOST.format(run=ended.id, left=left)
+    exited, hang = ended.view.first_silent_exit, ended.view.hang
     if exited is not None and exited.code < 0:
         word = exit_word(exited.code)
         return notices.KILLED.format(rank=exited.of_rank, exit=word, run=ended.id, left=left)

@@ -17,6 +17,7 @@ from .address_space import (
     BlockEntry,
     MappedRegion,
     OwnedRegion,
+    address_of,
     load_table,
 )
 from .bundle import Bundle
@@ -278,8 +279,11 @@ def _restore_states(
 
 
 def _extent(owner: Any) -> tuple[int, int]:
-    """Return the first address of a storage or array, and the one behind its last byte."""
+    """Return the first address of a storage, array or buffer, and the one behind its last byte."""
     if isinstance(owner, np.ndarray):
         return np.lib.array_utils.byte_bounds(owner)
+    if isinstance(owner, memoryview):
+        low = address_of(owner)
+        return low, low + owner.nbytes
     start: int = owner.data_ptr()
     return start, start + owner.nbytes()

@@ -514,6 +514,21 @@ w += 1; d["lock"] = threading.Lock(); d[0] = 5
             restore_result(rank.result.path, bundle)
         assert not notebook["a"].any()
 
+    def test_a_buffer_that_is_neither_a_tensor_nor_an_array(self, notebook):
+        """As pyarrow has them; tables of the datasets package consist of such."""
+        notebook.cell("""
+import pickle
+class Table:
+    def __init__(self, buffer):
+        self.buffer = memoryview(buffer)
+    def __reduce_ex__(self, protocol):
+        return Table, (pickle.PickleBuffer(self.buffer),)
+table, seen = Table(bytearray(b"ab" * 100_000)), []
+""")
+        notebook.mgpu("table.buffer[1] = 120; seen.append(bytes(table.buffer[:3]))")
+        assert notebook["seen"] == [b"axa"]
+        assert bytes(notebook["table"].buffer[:3]) == b"axa"
+
     def test_an_array_made_larger_during_the_run(self, notebook):
         """Its memory has moved, or been extended where it is."""
         notebook.cell("import numpy as np; a = np.zeros(3_000_000)")
