@@ -73,6 +73,10 @@ CROSS_SAMPLE: dict[str, Loss] = {
     "groups of two": lambda m, x, y: m(x).view(3, 2, 5).std(1).mean(),
     "sorted, then against a line": lambda m, x, y: (
         m(x)[:, 0].sort().values - y).square().mean(),
+    "the upper triangle": lambda m, x, y: m(x).triu().square().mean(),
+    "the diagonal": lambda m, x, y: m(x).diagonal().mean(),
+    "another class for each position": lambda m, x, y: m(x).gather(
+        1, torch.arange(len(x))[:, None] % 5).mean(),
 }  # fmt: skip
 NEEDS_SEVERAL = {
     "hardest of the batch",
@@ -80,6 +84,7 @@ NEEDS_SEVERAL = {
     "groups of two",  # an error with one sample
     "mixup by an index",
     "sorted, then against a line",  # the sample itself, as far as is visible
+    "another class for each position",
 }
 """Names of losses that cannot be seen to combine samples on a shard of one sample."""
 
@@ -149,6 +154,10 @@ def with_metrics(m: Any, x: Tensor, y: Tensor) -> Tensor:
 
 
 PER_SAMPLE: dict[str, Loss] = {
+    "the same classes for all": lambda m, x, y: m(x).gather(
+        1, torch.tensor([[1, 3]]).expand(len(x), 2)).mean(),
+    "matrices of one sample each": lambda m, x, y: (
+        (p := m(x).softmax(1))[:, :, None] * p[:, None]).triu(1).diagonal(dim1=1, dim2=2).mean(),
     "mean": lambda m, x, y: F.cross_entropy(m(x), y),
     "sum": lambda m, x, y: F.cross_entropy(m(x), y, reduction="sum"),
     "sum / len": lambda m, x, y: each(m, x, y).sum() / len(x),

@@ -218,6 +218,17 @@ def gather(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     tag, count = tags.pop(), outputs[0].dim()
     if tags:
         return [call.cross_sample()]
-    if isinstance(tag, Batched) and call.arguments["dim"] % max(count, 1) == count + tag.dim:
+    if not isinstance(tag, Batched):
+        return [tag]
+    if call.arguments["dim"] % max(count, 1) == count + tag.dim:
         return [call.cross_sample() if call.tag_of("self") is not None else None]
+    if call.tag_of("index") is None and not _is_alike(call.arguments["index"], tag, outputs[0]):
+        return [call.cross_sample()]
     return [tag]
+
+
+def _is_alike(index: Tensor, tag: Batched, output: Tensor) -> bool:
+    """Return whether an index of no batch names the same places for each sample."""
+    if index.shape[tag.dim] < output.shape[tag.dim] or index.numel() > MAX_INDEX_ELEMENTS:
+        return False
+    return bool((index == index.narrow(tag.dim, 0, 1)).all())

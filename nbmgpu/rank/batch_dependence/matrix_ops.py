@@ -55,6 +55,26 @@ def diagonals(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     return [replace(tag, dim=tag.dim - 1) if is_last and tag.dim < -1 else call.cross_sample()]
 
 
+def diagonal(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """The diagonals of matrices, as a new last dimension."""
+    tag, count = call.first_tag, len(call.first_shape)
+    if not isinstance(tag, Batched):
+        return [tag]
+    own, plane = count + tag.dim, {call.arguments[dim] % count for dim in ("dim1", "dim2")}
+    right = sum(dim > own for dim in {*range(count)} - plane)
+    return [call.cross_sample() if own in plane else replace(tag, dim=-right - 2)]
+
+
+def at_positions(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
+    """Elements that are kept or replaced by their positions along some dimensions."""
+    tag, shape = call.tag_of("self"), tuple(outputs[0].shape)
+    if not isinstance(tag, Batched):
+        return [elementwise(call, outputs[0])]
+    named = [call.arguments[name] for name in ("dim", "dim1", "dim2") if name in call.arguments]
+    dims = {dim % len(shape) for dim in named or (-2, -1)}
+    return [call.cross_sample() if len(shape) + tag.dim in dims else tag]
+
+
 def histogram(call: OpCall, outputs: Sequence[Any]) -> OutputTags:
     """Counts of values, to which each sample adds; the range may be that of all values."""
     has_range = call.name != "histc" or call.arguments["min"] != call.arguments["max"]

@@ -66,13 +66,15 @@ UNTRACKED_OPS = {
     "randint_like", "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided",
     "fill", "zero", "normal", "uniform", "bernoulli", "random", "_local_scalar_dense",
     "is_same_size", "equal", "_pack_padded_sequence", "_pad_packed_sequence", "as_strided",
-    "unfold", "set", "resize", "index_copy",
+    "unfold", "set", "resize", "index_copy", "as_strided_scatter", "_unsafe_masked_index",
+    "_unsafe_masked_index_put_accumulate",
 }  # fmt: skip
 """Operators whose outputs do not depend on values of their operands, or that no rule covers."""
 
 
 LOSING_OPS = {
     "_pack_padded_sequence", "_pad_packed_sequence", "as_strided", "unfold", "set", "index_copy",
+    "as_strided_scatter", "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate",
 }  # fmt: skip
 """Those of ``UNTRACKED_OPS`` whose outputs do depend on samples."""
 
@@ -119,6 +121,11 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys((*matrix_ops.FOURIER_OPS, "rot90"), matrix_ops.along_dims),
     "renorm": matrix_ops.renorm,
     "diag_embed": matrix_ops.diagonals,
+    **dict.fromkeys(("diagonal", "diagonal_copy"), matrix_ops.diagonal),
+    **dict.fromkeys(
+        ("triu", "tril", "diagonal_scatter", "select_scatter", "slice_scatter"),
+        matrix_ops.at_positions,
+    ),
     **dict.fromkeys(("searchsorted", "bucketize"), matrix_ops.search),
     **dict.fromkeys(("sort", "argsort"), selection_ops.sort),
     **dict.fromkeys(("flip", "roll"), layout_ops.flip_or_roll),
