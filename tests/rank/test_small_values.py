@@ -6,6 +6,7 @@ import types
 from collections import deque
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -25,7 +26,6 @@ def test_numbers_strings_and_lengths_are_found() -> None:
         "labels": {1, 2},
         "shape": (4, 8),
         "flag": True,
-        "x": torch.ones(4),
         "_hidden": 1,
         "long": "x" * 1000,
     }
@@ -35,6 +35,24 @@ def test_numbers_strings_and_lengths_are_found() -> None:
         "len(last)": 1, "last[-1][0]": 4, "last[-1][1]": 8,
         "len(seen)": 3, "seen['n']": 4, "len(seen[2])": 1, "seen[2]['deep']": 1,
         "len(labels)": 2,
+    }  # fmt: skip
+
+
+def test_of_arrays_and_tensors_the_sum_is_compared_with_sums_of_their_shape() -> None:
+    names = {
+        "confusion": np.eye(3), "seen": torch.tensor([True, True]), "per_class": torch.ones(4),
+        "accuracies": [torch.tensor(0.5)], "correct": np.array(3),
+        "loss": torch.ones((), requires_grad=True), "outputs": torch.ones(4, requires_grad=True),
+        "features": torch.ones(100, 100),
+        "is_better": torch.tensor(True), "spectrum": torch.ones(2, dtype=torch.complex64),
+        "names": np.array(["a", "b"]), "sparse": torch.eye(2).to_sparse(), "none": np.zeros(0),
+    }  # fmt: skip
+    assert small_values(names) == {
+        "confusion.sum()  # of (3, 3)": 3.0,
+        "seen.sum()  # of (2,)": 2,
+        "per_class.sum()  # of (4,)": 4.0,
+        "len(accuracies)": 1, "accuracies[-1].item()": 0.5,
+        "correct.item()": 3, "loss.item()": 1.0,
     }  # fmt: skip
 
 
@@ -167,6 +185,24 @@ def test_beside_a_clock_a_count_must_differ_in_several_steps(
 )
 def test_a_value_that_may_be_a_ranks_own(path: str, here: Value, there: list[Value]) -> None:
     assert compare(path, here, there) is None
+
+
+@pytest.mark.parametrize("reads_clock", [False, True])
+def test_a_sum_must_differ_in_several_steps(reads_clock: bool) -> None:
+    """The last batches may be as long as each other by chance, and so be of the same shape."""
+    comparison = ValueComparison(lambda: reads_clock)
+    path = "confusion.sum()  # of (3, 3)"
+    for step in range(1, 5):
+        there: list[Values] = [{path: 4.0 * step}, {path: 4.0 * step}]
+        found = comparison.compare({path: 8.0 * step}, there, frozenset())
+        assert found == (OtherValue("confusion.sum()", 32.0, 16.0) if step == 4 else None)
+
+
+def test_sums_of_other_shapes_are_not_compared() -> None:
+    here, there = {"x.sum()  # of (8, 4)": 6.5}, {"x.sum()  # of (4, 4)": 2.5}
+    comparison = ValueComparison(lambda: False)
+    for _ in range(9):
+        assert comparison.compare({**here}, [{**there}, {**there}], frozenset()) is None
 
 
 def test_beside_a_clock_floats_may_be_times() -> None:

@@ -431,6 +431,11 @@ COUNTS = {
         "model.seen += len(x)",
     ),
     "gathered outputs": ("kept = []", "kept.append(model(x).detach().argmax(1))"),
+    "a number of a batch, as a tensor": ("", "mine = y.double().sum()"),
+    "an accuracy, as a tensor": (
+        "accuracies = []",
+        "accuracies.append((model(x).argmax(1) == y).float().mean())",
+    ),
     "an average": ("mean = 1.0", "mean += 0.1 * (x.numel() - mean)"),
 }
 
@@ -463,7 +468,7 @@ def test_what_counts_beside_a_clock_starts_again() -> None:
             "size = len(x); shape = x.shape; n = torch.tensor(len(x)); pid = os.getpid()",
         ),
         ("best = 9.0", "best = min(best, loss.item()); steps = len(losses)"),
-        ("", "batch = [x, y]; pair = x, y; mine = y.double().sum()"),
+        ("", "batch = [x, y]; pair = x, y; mine = y.double()"),
         ("", "label = y[0]; index = torch.tensor(len(losses))"),
         ("ranks = torch.distributed.get_world_size()", "pass"),
     ],

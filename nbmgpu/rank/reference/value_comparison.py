@@ -1,10 +1,10 @@
 """Which of the values that a cell keeps one device would not have.
 
 Ranks on shards count their own samples, in ``n += len(x)``, and gradients do not show that.  An
-integer is a count if those of all ranks add up to that of one device.  Process ids and sizes of
-memory drop out in this way.  A float is compared as it is, unless the cell reads a clock: then only
-where it is the average over ranks.  What may be so by chance, such as a time or a label, must be so
-in each step.
+integer is a count if those of all ranks add up to that of one device; so is a float that has no
+decimals.  Process ids and sizes of memory drop out in this way.  Another float is compared as it
+is, unless the cell reads a clock: then only where it is the average over ranks.  What may be so by
+chance, such as a time or a label, must be so in each step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .values import ITEM, Value, Values
+from .values import ITEM, SHAPE, SUM, Value, Values
 
 RELATIVE, ABSOLUTE = 0.05, 1e-3
 """Differences of floats that may be due to rounding, such as in a difference of losses."""
@@ -89,10 +89,12 @@ class ValueComparison:
         sure = (
             path
             for path, values in self._differing.items()
-            if not (reads_clock or path.endswith(ITEM)) or _is_no_chance(values)
+            if not (reads_clock or _is_of_tensor(path)) or _is_no_chance(values)
         )
         path = next(sure, None)
-        return None if path is None else OtherValue(path, here[path], found[path])
+        if path is None:
+            return None
+        return OtherValue(path.rpartition(SHAPE)[0] or path, here[path], found[path])
 
     @staticmethod
     def _differences(
@@ -106,10 +108,18 @@ class ValueComparison:
         return found
 
 
+def _is_of_tensor(path: str) -> bool:
+    return path.endswith(ITEM) or f"{SUM}{SHAPE}" in path
+
+
 def _is_no_chance(values: list[Value]) -> bool:
     """Whether a number has differed in enough steps, and a count has changed in them."""
-    is_constant = isinstance(values[-1], int) and len(set(values)) < STEPS_BY_CHANCE
+    is_constant = _are_whole([values[-1]]) and len(set(values)) < STEPS_BY_CHANCE
     return len(values) >= STEPS_BY_CHANCE and not is_constant
+
+
+def _are_whole(values: list[Value]) -> bool:
+    return all(not isinstance(value, str) and float(value).is_integer() for value in values)
 
 
 def _differs(
@@ -123,8 +133,10 @@ def _differs(
     is_name = path.removesuffix(ITEM).rpartition(").")[2].isidentifier()
     if is_name and (mine, tuple(numbers)) in batches:
         return False  # the size of a batch, which that of the next one replaces
+    if _are_whole([mine, *numbers]) and _is_count(mine, numbers):
+        return True
     if isinstance(mine, int) and all(isinstance(number, int) for number in numbers):
-        return _is_count(mine, numbers)
+        return False
     if not reads_clock:
         return _is_apart(mine, numbers)
     shards = [sizes for _, sizes in batches if any(sizes)]

@@ -1,8 +1,9 @@
-"""Small values that a cell keeps, such as counts: numbers, strings, lengths."""
+"""Small values that a cell keeps, such as counts and metrics: numbers, strings, lengths, sums."""
 
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import sys
 from collections import deque
@@ -33,6 +34,9 @@ DEPTH = 3
 LONGEST = 200
 """Characters of a string that is compared."""
 
+MOST_ELEMENTS = 4096
+"""Elements of an array or tensor whose sum is compared, such as a confusion matrix."""
+
 OTHERS = re.compile(r"\d*\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+(?:[:-]\d+)+", re.IGNORECASE)
 """Numbers in strings that are no counts: with decimals, times and dates."""
 
@@ -45,6 +49,9 @@ ITEM = ".item()"
 
 LAST, ROWS = "[-1]", ".shape[0]"
 """How those for the last item of a list, and its length if it is a tensor, end."""
+
+SUM, SHAPE = ".sum()", "  # of "
+"""How that for a sum ends, and what comes before the shape: sums of other shapes do not compare."""
 
 NOTEBOOK = "__main__"
 """The module of what a notebook defines."""
@@ -104,7 +111,7 @@ class CellValues:
 
 
 def small_values(names: Mapping[str, Any], prefix: str = "") -> Values:
-    """Return numbers, strings and lengths in a namespace, by the expression that each is."""
+    """Return numbers, strings, lengths and sums in a namespace, by the expression that each is."""
     values: Values = {}
     seen: set[int] = set()
     for name, value in [*names.items()]:
@@ -126,15 +133,36 @@ def _small(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[
     elif isinstance(value, str):
         if len(value) <= LONGEST:
             yield path, OTHERS.sub("", value)
-    elif isinstance(value, Tensor):
-        if _is_whole_number(value):
-            yield f"{path}{ITEM}", int(value.item())
-        elif value.dim() and path.endswith(LAST):
-            yield f"{path}{ROWS}", Length(len(value))
+    elif isinstance(value, Tensor | np.ndarray):
+        yield from _of_array(path, value)
     elif depth < DEPTH and id(value) not in seen:
         seen.add(id(value))
         for name, item in _items(path, value):
             yield from _small(name, item, depth + 1, seen)
+
+
+def _of_array(path: str, value: Tensor | np.ndarray[Any, Any]) -> Iterator[tuple[str, Value]]:
+    if _has_numbers(value):
+        if math.prod(value.shape) == 1:
+            yield f"{path}{ITEM}", value.item()
+        else:
+            yield f"{path}{SUM}{SHAPE}{tuple(value.shape)}", value.sum().item()
+    if value.ndim and path.endswith(LAST):
+        yield f"{path}{ROWS}", Length(len(value))
+
+
+def _has_numbers(value: Tensor | np.ndarray[Any, Any]) -> bool:
+    """Whether the elements of an array or tensor are few numbers, and no batch of a backward pass.
+
+    Of one element, a truth value is what is tested, as a rule of a shard.
+    """
+    count = math.prod(value.shape)
+    if isinstance(value, np.ndarray):
+        return 0 < count <= MOST_ELEMENTS and value.dtype.kind in ("iuf" if count == 1 else "biuf")
+    is_plain = type(value) is Tensor and value.layout is torch.strided and not value.is_meta
+    other = value.dtype.is_complex or (count == 1 and value.dtype is torch.bool)
+    is_kept = count == 1 or not value.requires_grad
+    return is_plain and is_kept and not other and 0 < count <= MOST_ELEMENTS
 
 
 def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -165,9 +193,3 @@ def _attributes(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     names = vars(value) if hasattr(value, "__dict__") else {}
     yield from ((f"{path}.{name}", item) for name, item in names.items() if name[:1] != "_")
     yield from ((f"{path}.{name}", buffer) for name, buffer in names.get("_buffers", {}).items())
-
-
-def _is_whole_number(tensor: Tensor) -> bool:
-    kind = tensor.dtype
-    other = kind.is_floating_point or kind.is_complex or kind is torch.bool or tensor.is_meta
-    return type(tensor) is Tensor and not other and tensor.numel() == 1

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .step_options import StepOptions
     from .trained_objects import TrainedObjects
 
+Observe = Callable[[Optimizer, int], None]
+
 CLIP = "torch.nn.utils.clip_grad.clip_grad_norm_"
 
 
@@ -59,7 +61,7 @@ class StepPatch:
         self.diagnostics = diagnostics
         self.metrics = metrics
         self.inside = False
-        self.observe: Callable[[Optimizer, int], None] = lambda optimizer, number: None
+        self.observe: Observe = lambda optimizer, number: None
         self.reevaluate: Callable[[], None] = lambda: None
         self.patches = PatchStack()
         self.original_clip: Callable[..., Tensor] = nn.utils.clip_grad_norm_
