@@ -48,9 +48,9 @@ def test_of_arrays_and_tensors_the_sum_is_compared_with_sums_of_their_shape() ->
         "names": np.array(["a", "b"]), "sparse": torch.eye(2).to_sparse(), "none": np.zeros(0),
     }  # fmt: skip
     assert small_values(names) == {
-        "confusion.sum()  # of (3, 3)": 3.0,
-        "seen.sum()  # of (2,)": 2,
-        "per_class.sum()  # of (4,)": 4.0,
+        "confusion.sum()  # of (3, 3)": 3.0, "confusion.max()  # of (3, 3)": 1.0,
+        "seen.sum()  # of (2,)": 2, "seen.max()  # of (2,)": True,
+        "per_class.sum()  # of (4,)": 4.0, "per_class.max()  # of (4,)": 1.0,
         "len(accuracies)": 1, "accuracies[-1].item()": 0.5,
         "correct.item()": 3, "loss.item()": 1.0,
     }  # fmt: skip
@@ -74,9 +74,37 @@ class Meter:
     def __init__(self): self.n, self._n, self.own = 7, 8, self
 """
     exec(code, vars(module))
-    names = {"model": nn.Sequential(module.Net()), "meter": module.Meter(), "bn": nn.BatchNorm1d(3)}
-    values = small_values(names)
-    assert values == {"model.0.count": 2, "model.0.steps.item()": 5, "meter.n": 7}
+    model = nn.Sequential(module.Net(), nn.BatchNorm1d(3))
+    model.history = [0.5]
+    assert small_values({"model": model, "meter": module.Meter()}) == {
+        "len(model.history)": 1, "model.history[-1]": 0.5,
+        "model.0.count": 2, "model.0.steps.item()": 5,
+        "meter.n": 7,
+    }  # fmt: skip
+
+
+def test_variables_of_a_closure_and_attributes_of_a_function_are_found() -> None:
+    module = types.ModuleType("__main__")
+    code = """
+def make():
+    total = 0
+    def add(n):
+        nonlocal total
+        total += n
+    return add
+add = make()
+add(3)
+add.calls = 1
+class Meter:
+    def __init__(self): self.sums = {"n": 4}
+meters = [Meter()]
+update = meters[0].__init__
+"""
+    exec(code, vars(module))
+    assert small_values({"add": module.add, "meters": module.meters}) == {
+        "add.calls": 1, "add().total": 3,
+        "len(meters)": 1, "len(meters[-1].sums)": 1, "meters[-1].sums['n']": 4,
+    }  # fmt: skip
 
 
 def test_variables_of_functions_are_found_and_not_kept() -> None:
@@ -196,6 +224,27 @@ def test_a_sum_must_differ_in_several_steps(reads_clock: bool) -> None:
         there: list[Values] = [{path: 4.0 * step}, {path: 4.0 * step}]
         found = comparison.compare({path: 8.0 * step}, there, frozenset())
         assert found == (OtherValue("confusion.sum()", 32.0, 16.0) if step == 4 else None)
+
+
+def test_a_tensor_of_a_constant_that_no_rank_has_is_a_count() -> None:
+    assert compare("sizes[-1].item()", 64, [32, 32], steps=3) is None
+    found = compare("sizes[-1].item()", 64, [32, 32], steps=4)
+    assert found == OtherValue("sizes[-1].item()", 64, 32)
+    assert compare("label.item()", 1, [1, 0], steps=9) is None
+    assert compare("rank.item()", 32, [27, 26], steps=4) is not None
+    assert compare("label.item()", 3, [2, 3], steps=9) is None
+
+
+def test_a_number_of_a_tensor_is_compared_unless_some_rank_has_it() -> None:
+    assert compare("kept[-1].item()", 10.2, [7.2, 7.3]) == OtherValue("kept[-1].item()", 10.2, 7.2)
+    assert compare("out[-1].item()", 10.2, [7.2, 10.2], steps=9) is None
+    assert compare("took", 10.2, [7.2, 7.3], steps=9) is None
+
+
+def test_a_small_difference_counts_where_ranks_differ_in_several_steps() -> None:
+    assert compare("best", 0.815, [0.810, 0.820], steps=3) is None
+    assert compare("best", 0.815, [0.810, 0.820], steps=4) == OtherValue("best", 0.815, 0.810)
+    assert compare("best", 0.815, [0.810, 0.810], steps=9) is None
 
 
 def test_sums_of_other_shapes_are_not_compared() -> None:

@@ -15,10 +15,16 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .values import ITEM, SHAPE, SUM, Value, Values
+from .values import ITEM, SHAPE, Value, Values
 
 RELATIVE, ABSOLUTE = 0.05, 1e-3
-"""Differences of floats that may be due to rounding, such as in a difference of losses."""
+"""Differences of floats that may be due to rounding, such as in a difference of losses.
+
+Where ranks differ as well, it is not; then ``ABSOLUTE`` is relative, too.
+"""
+
+ROUNDING = 1e-4
+"""Relative difference up to which two numbers of the same sample are the same."""
 
 FAR = 3.0
 """Distance from rank 0, as a part of the distance of ranks that differ, up to which they do so for
@@ -39,8 +45,8 @@ CLOCKS = frozenset({
 """Names in the code of cells that read a clock, or other numbers of the machine."""
 
 STEPS_BY_CHANCE = 4
-"""Consecutive steps in which a count must differ where numbers may add up by chance: seconds, and
-elements of tensors, such as labels."""
+"""Consecutive steps in which a number must differ where it may do so by chance: seconds, small
+differences, and elements of tensors, such as labels."""
 
 Batches = frozenset[tuple[int, tuple[int, ...]]]
 """How many samples batches had until now: the whole one, and each rank's shard."""
@@ -61,6 +67,22 @@ class OtherValue:
     there: Value
 
 
+@dataclass(frozen=True)
+class _Difference:
+    """A difference in one step.
+
+    Attributes:
+        here, there: see ``OtherValue``.
+        is_sure: whether it is none by chance.
+        is_shared: whether some rank has the value of one device, as it has its sample's label.
+    """
+
+    here: Value
+    there: Value
+    is_sure: bool
+    is_shared: bool
+
+
 class ValueComparison:
     """Compares the values of the steps, in order."""
 
@@ -70,7 +92,7 @@ class ValueComparison:
         That is asked at the first step, when the cell has defined its functions.
         """
         self._reads_clock = functools.cache(reads_clock)
-        self._differing: dict[str, list[Value]] = {}
+        self._differing: dict[str, list[_Difference]] = {}
 
     def compare(self, here: Values, there: list[Values], batches: Batches) -> OtherValue | None:
         """Return the first value that differs on ranks, or None.
@@ -80,76 +102,78 @@ class ValueComparison:
             there: those of all ranks.
             batches: see ``Batches``.
         """
-        reads_clock = self._reads_clock()
-        found = self._differences(here, there, batches, reads_clock)
-        if not found:
-            self._differing.clear()
-            return None
-        self._differing = {path: [*self._differing.get(path, []), here[path]] for path in found}
-        sure = (
-            path
-            for path, values in self._differing.items()
-            if not (reads_clock or _is_of_tensor(path)) or _is_no_chance(values)
-        )
-        path = next(sure, None)
-        if path is None:
-            return None
-        return OtherValue(path.rpartition(SHAPE)[0] or path, here[path], found[path])
-
-    @staticmethod
-    def _differences(
-        here: Values, there: list[Values], batches: Batches, reads_clock: bool
-    ) -> Values:
-        found: Values = {}
+        before, self._differing = self._differing, {}
         for path, mine in here.items():
             theirs = [values[path] for values in there if path in values]
-            if len(theirs) == len(there) and _differs(path, mine, theirs, batches, reads_clock):
-                found[path] = theirs[0]
-        return found
+            if len(theirs) == len(there) and self._differs(path, mine, theirs, batches):
+                is_sure = not self._reads_clock() and _is_sure(path, mine, theirs)
+                difference = _Difference(mine, theirs[0], is_sure, _is_shared(mine, theirs))
+                seen = self._differing[path] = [*before.get(path, []), difference]
+                if is_sure or self._is_no_chance(seen):
+                    return OtherValue(path.rpartition(SHAPE)[0] or path, mine, theirs[0])
+        return None
+
+    def _differs(self, path: str, mine: Value, theirs: list[Value], batches: Batches) -> bool:
+        if isinstance(mine, str):
+            return all(isinstance(value, str) for value in theirs) and _counts_in(mine, theirs)
+        numbers = [value for value in theirs if not isinstance(value, str)]
+        if len(numbers) < len(theirs):
+            return False
+        is_name = path.removesuffix(ITEM).rpartition(").")[2].isidentifier()
+        if is_name and (mine, tuple(numbers)) in batches:
+            return False  # the size of a batch, which that of the next one replaces
+        if _are_whole([mine, *numbers]) and _is_count(mine, numbers):
+            return True
+        if _is_of_tensor(path) and not self._reads_clock():
+            return not _is_shared(mine, theirs) and _is_apart(mine, numbers)
+        if isinstance(mine, int) and all(isinstance(number, int) for number in numbers):
+            return False
+        if not self._reads_clock():
+            spread = max(numbers) - min(numbers)
+            is_as_far = not spread or abs(numbers[0] - mine) <= FAR * spread
+            return is_as_far and _is_apart(mine, numbers)
+        shards = [sizes for _, sizes in batches if any(sizes)]
+        return any(_is_average(mine, numbers, sizes) for sizes in ((1,) * len(numbers), *shards))
+
+    def _is_no_chance(self, seen: list[_Difference]) -> bool:
+        """Whether a number has differed in enough steps, and a count has changed in them."""
+        if len(seen) < STEPS_BY_CHANCE:
+            return False
+        may_be_alike = not self._reads_clock() and not any(each.is_shared for each in seen)
+        is_constant = len({each.here for each in seen}) < STEPS_BY_CHANCE
+        return may_be_alike or not (_are_whole([seen[-1].here]) and is_constant)
+
+
+def _is_sure(path: str, mine: Value, theirs: list[Value]) -> bool:
+    """Whether a value that differs does so by far, and is no label of a sample."""
+    if isinstance(mine, str) or _are_whole([mine, *theirs]):
+        return not _is_of_tensor(path)
+    first = float(theirs[0])
+    return abs(first - mine) > RELATIVE * max(abs(first), abs(mine))
 
 
 def _is_of_tensor(path: str) -> bool:
-    return path.endswith(ITEM) or f"{SUM}{SHAPE}" in path
+    return path.endswith(ITEM) or SHAPE in path
 
 
-def _is_no_chance(values: list[Value]) -> bool:
-    """Whether a number has differed in enough steps, and a count has changed in them."""
-    is_constant = _are_whole([values[-1]]) and len(set(values)) < STEPS_BY_CHANCE
-    return len(values) >= STEPS_BY_CHANCE and not is_constant
+def _is_shared(mine: Value, theirs: list[Value]) -> bool:
+    """Whether some rank has a value, as it has that of its own sample."""
+    if isinstance(mine, str):
+        return mine in theirs
+    numbers = (float(value) for value in theirs)
+    return any(math.isclose(number, mine, rel_tol=ROUNDING) for number in numbers)
 
 
 def _are_whole(values: list[Value]) -> bool:
     return all(not isinstance(value, str) and float(value).is_integer() for value in values)
 
 
-def _differs(
-    path: str, mine: Value, theirs: list[Value], batches: Batches, reads_clock: bool
-) -> bool:
-    if isinstance(mine, str):
-        return all(isinstance(value, str) for value in theirs) and _counts_in(mine, theirs)
-    numbers = [value for value in theirs if not isinstance(value, str)]
-    if len(numbers) < len(theirs):
-        return False
-    is_name = path.removesuffix(ITEM).rpartition(").")[2].isidentifier()
-    if is_name and (mine, tuple(numbers)) in batches:
-        return False  # the size of a batch, which that of the next one replaces
-    if _are_whole([mine, *numbers]) and _is_count(mine, numbers):
-        return True
-    if isinstance(mine, int) and all(isinstance(number, int) for number in numbers):
-        return False
-    if not reads_clock:
-        return _is_apart(mine, numbers)
-    shards = [sizes for _, sizes in batches if any(sizes)]
-    return any(_is_average(mine, numbers, sizes) for sizes in ((1,) * len(numbers), *shards))
-
-
 def _is_apart(mine: float, theirs: list[float]) -> bool:
-    """Whether rank 0's number differs by more than rounding, and about as ranks differ."""
+    """Whether rank 0's number differs by more than rounding."""
     first, spread = theirs[0], max(theirs) - min(theirs)
-    apart = abs(first - mine)
-    is_as_far = not spread or apart <= FAR * spread
-    limit = max(ABSOLUTE, RELATIVE * max(abs(first), abs(mine)))
-    return math.isfinite(apart) and is_as_far and apart > limit
+    apart, size = abs(first - mine), max(abs(first), abs(mine))
+    limit = max(ABSOLUTE, (ABSOLUTE if spread > ABSOLUTE * size else RELATIVE) * size)
+    return math.isfinite(apart) and apart > limit
 
 
 def _is_average(mine: float, theirs: list[float], sizes: tuple[int, ...]) -> bool:

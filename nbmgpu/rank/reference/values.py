@@ -8,8 +8,9 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
-from types import FrameType
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,8 @@ ITEM = ".item()"
 LAST, ROWS = "[-1]", ".shape[0]"
 """How those for the last item of a list, and its length if it is a tensor, end."""
 
-SUM, SHAPE = ".sum()", "  # of "
-"""How that for a sum ends, and what comes before the shape: sums of other shapes do not compare."""
+SHAPE = "  # of "
+"""What comes before the shape behind one for an array: those of other shapes do not compare."""
 
 NOTEBOOK = "__main__"
 """The module of what a notebook defines."""
@@ -146,7 +147,9 @@ def _of_array(path: str, value: Tensor | np.ndarray[Any, Any]) -> Iterator[tuple
         if math.prod(value.shape) == 1:
             yield f"{path}{ITEM}", value.item()
         else:
-            yield f"{path}{SUM}{SHAPE}{tuple(value.shape)}", value.sum().item()
+            shape = f"{SHAPE}{tuple(value.shape)}"
+            yield f"{path}.sum(){shape}", value.sum().item()
+            yield f"{path}.max(){shape}", value.max().item()
     if value.ndim and path.endswith(LAST):
         yield f"{path}{ROWS}", Length(len(value))
 
@@ -183,13 +186,26 @@ def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{path}[{key!r}]", item) for key, item in named)
     elif isinstance(value, nn.Module):
         for name, module in islice(value.named_modules(), MOST_MODULES):
-            if type(module).__module__ == NOTEBOOK:
+            if not name or type(module).__module__ == NOTEBOOK:
                 yield from _attributes(f"{path}.{name}" if name else path, module)
+    elif isinstance(value, FunctionType | MethodType) and value.__module__ == NOTEBOOK:
+        function = getattr(value, "__func__", value)
+        yield from ((f"{path}.{name}", item) for name, item in vars(function).items())
+        yield from _free_variables(path, function)
     elif kind.__module__ == NOTEBOOK:
         yield from _attributes(path, value)
 
 
 def _attributes(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     names = vars(value) if hasattr(value, "__dict__") else {}
-    yield from ((f"{path}.{name}", item) for name, item in names.items() if name[:1] != "_")
-    yield from ((f"{path}.{name}", buffer) for name, buffer in names.get("_buffers", {}).items())
+    if type(value).__module__ == NOTEBOOK or isinstance(value, nn.Module):
+        yield from ((f"{path}.{name}", item) for name, item in names.items() if name[:1] != "_")
+    if type(value).__module__ == NOTEBOOK:
+        buffers = names.get("_buffers", {})
+        yield from ((f"{path}.{name}", buffer) for name, buffer in buffers.items())
+
+
+def _free_variables(path: str, function: Any) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it has none yet
+            yield f"{path}().{name}", cell.cell_contents
