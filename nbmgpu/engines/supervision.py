@@ -39,6 +39,8 @@ def supervise(
 ) -> None:
     """Return when every rank has ended, or is held; ``termination.ending`` then says how.
 
+    A cell that handles its interrupt and then reaches its end has finished, as in a notebook.
+
     Args:
         run: the run, opened by this process; it is read, and so it must not be used by others.
         ranks: its ranks, which have been started.
@@ -75,6 +77,8 @@ def supervise(
             termination.start("failed", detail=hang.cause)
         termination.advance()
         wait()
+    if all(_has_finished(run, rank) for rank in range(run.record.world_size)):
+        termination.withdraw()
 
 
 def supervise_run(folder: Path, ranks: RankProcesses) -> None:

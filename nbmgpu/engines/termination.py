@@ -109,6 +109,11 @@ class Termination:
             self.detail = self.detail or detail
             self.ranks.signal(signal.SIGKILL)
 
+    def withdraw(self) -> None:
+        """Let a run that was stopped end as finished: its cell has reached its end."""
+        if self.ending == "stopped":
+            self.ending, self.detail = "finished", ""
+
     def advance(self) -> None:
         """Carry out the stages that are due."""
         if self._asked_to_end is not None and self._start is None:

@@ -251,8 +251,8 @@ class WriteBack:
             remedy = "" if is_exact else " For those of one device: %%mgpu --exact always."
             self.notice(
                 "rank-0-values",
-                f"{listed}: the value is rank 0's, of its shard of the data or of its clock; one "
-                "device would have another one, and so have other ranks "
+                f"{listed}: the value is rank 0's, of its shard of the data (a time: its clock); "
+                "one device would have another one, and so have other ranks "
                 f"(nbmgpu.last_run.results, until the next run).{remedy}",
             )
 

@@ -120,7 +120,8 @@ def validate_gpus(value: object) -> GpuRequest:
     except ValueError:
         raise invalid(f"{value!r} does not name GPUs", "all") from None
     if count == 0:
-        problem = Problem("0 GPUs cannot run a cell", "CPU ranks need no GPU: --cpu")
+        allowed = "With --cpu, ranks need no GPU; --gpus is their number"
+        problem = Problem("0 GPUs cannot run a cell", allowed)
         raise InvalidValueError(problem, None, cpu=True)
     if count < 0:
         raise invalid(f"{count} GPUs cannot run a cell", "all")
@@ -153,8 +154,8 @@ validate_precision = _one_of(
 validate_exact = _one_of(
     "auto", "always", "never", what="The option --exact",
     meaning="always: the cell sees whole batches, and has the numbers of one device; never: each "
-    "rank runs the cell on its part of a batch, which is faster; auto: never, but a cell whose "
-    "numbers would differ starts again with always",
+    "rank runs the cell on its part of a batch, which is faster; auto: as never, and a cell whose "
+    "numbers would differ starts again as with always",
     default="auto",
 )  # fmt: skip
 validate_on_hang = _one_of(

@@ -144,6 +144,7 @@ def _from_exception(run: Run, failure: Failure) -> Cause:
     explanation, way = split_remedy(left_behind(run, failure))
     known_hint = find_hint(failure.type, failure.message, _may_be_of_shards(run))
     likely = Hint(explanation, way) if explanation else known_hint
+    said = [likely.explanation, _on_one_device(run, error)]
     origin = f"rank {failure.rank}"
     return Cause(
         origin=origin,
@@ -151,11 +152,18 @@ def _from_exception(run: Run, failure: Failure) -> Cause:
         number=failure.line,
         line=plain(lines[failure.line - 1].strip()) if known else "",
         context=_context(lines, failure.line) if known else [],
-        explanation=likely.explanation,
+        explanation=" ".join(filter(None, said)),
         remedy=remedy or likely.remedy,
         traceback=coloured("\n".join(failure.traceback)),
         others=_others(run, origin),
     )
+
+
+def _on_one_device(run: Run, error: str) -> str:
+    """Return what the cell raises there, if that has other numbers: the size of the whole batch."""
+    verified = run.view.reports.verified
+    there = "" if verified is None else reference.failure_of(verified.reason)
+    return f"On one device: {there}." if there and not error.startswith(there) else ""
 
 
 def _from_hang(run: Run, hang: Hang) -> Cause:

@@ -70,6 +70,13 @@ def reason_of_failure(failure: str) -> str:
     return f"the cell {failure} there"
 
 
+def failure_of(reason: str) -> str:
+    """Return the type and message of the exception in ``reason``; empty if there is none."""
+    if not is_failure(reason):
+        return ""
+    return reason.removeprefix("the cell raises ").removesuffix(" there")
+
+
 def is_failure(reason: str) -> bool:
     """Return whether ``reason`` is one of ``reason_of_failure`` for an exception."""
     return reason.startswith("the cell raises ") and reason.endswith(" there")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,12 @@ def detached_copy(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf
     return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+
+
+def versions_of(values: Iterable[Any]) -> list[int]:
+    """Return how often each tensor among ``values`` was written to; 0 for inference tensors."""
+    tensors = (value for value in values if isinstance(value, Tensor))
+    return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def largest_of(value: Any) -> float:

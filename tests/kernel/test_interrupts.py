@@ -112,6 +112,17 @@ time.sleep(100)
     notebook.wait_for_ranks_to_exit(5)
 
 
+def test_a_cell_that_handles_its_interrupt_and_ends_has_finished(notebook: Notebook) -> None:
+    """So "Run All" goes on, as after the plain cell."""
+    handling = "except KeyboardInterrupt:\n    print('enough')\nsteps = 7"
+    cell = notebook.send(f"%%mgpu --gpus 2\n{TRAIN}try:\n    time.sleep(100)\n{handling}")
+    cell.until("ready")
+    time.sleep(0.2)
+    notebook.interrupt()
+    assert "enough" in cell.ok().text()
+    assert notebook.value("steps, nbmgpu.last_run.state") == (7, "finished")
+
+
 def test_ranks_that_do_not_respond_are_killed_after_the_others_have_finished(
     notebook: Notebook,
 ) -> None:

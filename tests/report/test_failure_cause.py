@@ -6,6 +6,7 @@ import pytest
 
 from nbmgpu.report.error_hints import KNOWN, SHAPES, find_hint, split_remedy
 from nbmgpu.report.failure_cause import cause
+from nbmgpu.runs.events import Verified
 
 CELL = "\n".join(f"line_{n}()" for n in range(1, 10))
 
@@ -190,6 +191,19 @@ def test_shapes_are_of_shards_unless_one_device_fails_as_well():
     error = "RuntimeError", "mat1 and mat2 shapes cannot be multiplied (32x32 and 31x4)"
     assert find_hint(*error) is SHAPES
     assert "a literal batch size" in find_hint(*error, of_shards=True).remedy
+
+
+@pytest.mark.parametrize(("size", "said"), [(64, True), (32, False)])
+def test_an_error_with_other_numbers_on_one_device_is_shown(staged, size, said):
+    message = "mat1 and mat2 shapes cannot be multiplied ({}x64 and 63x64)"
+    there = f"RuntimeError: {message.format(size)}"
+    run = staged(2, cell=CELL)
+    run.start()
+    run.fail(0, "RuntimeError", message.format(32))
+    reason = f"the cell raises {there} there"
+    run.launcher.emit(Verified, steps=0, is_whole=False, reason=reason)
+    on_one_device = f" On one device: {there}." if said else ""
+    assert cause_of(run).explanation == f"Shapes do not match.{on_one_device}"
 
 
 def test_hints_are_sentences():

@@ -514,6 +514,21 @@ w += 1; d["lock"] = threading.Lock(); d[0] = 5
             restore_result(rank.result.path, bundle)
         assert not notebook["a"].any()
 
+    @pytest.mark.parametrize("mode", ["w", "x", "a", "wb", "w+b", "rb"])
+    def test_a_closed_file_comes_back_closed(self, notebook, mode):
+        notebook.cell("name = 'closed.bin'")
+        restored = notebook.mgpu(f"""
+import os, tempfile
+path = os.path.join(tempfile.mkdtemp(), name)
+if "r" in {mode!r}:
+    open(path, "w").close()
+with open(path, {mode!r}) as f:
+    kind = type(f).__name__
+""")
+        assert not restored.lost
+        f = notebook["f"]
+        assert (f.closed, f.name, type(f).__name__) == (True, notebook["path"], notebook["kind"])
+
     def test_a_buffer_that_is_neither_a_tensor_nor_an_array(self, notebook):
         """As pyarrow has them; tables of the datasets package consist of such."""
         notebook.cell("""

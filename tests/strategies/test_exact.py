@@ -224,6 +224,19 @@ def test_each_rank_computes_its_samples() -> None:
     assert not run.view.notices.keys() - {"devices"}
 
 
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
+def test_each_rank_computes_its_samples_of_an_evaluation(mode: str) -> None:
+    cell = f"""
+model.eval()
+with torch.{mode}():
+    outputs = [model(x) for x, y in loader]
+"""
+    names = notebook(SEEN)
+    run = nbmgpu.run(TRAIN + cell, names, gpus=2, cpu=True, exact="always")
+    assert names["rows"][-4:] == [4, 4, 4, 2]
+    assert not run.view.notices.keys() - {"devices"}
+
+
 NEAR = """
 class Near(Net):
     def forward(self, x, y):

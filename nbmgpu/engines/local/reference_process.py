@@ -16,7 +16,7 @@ from nbmgpu.runs.run import Run
 PATIENCE = 2.0
 """Times ``--verify`` for which a run waits for its reference once all ranks have ended."""
 
-LATE = "it has taken no step in this time"
+LATE = "the one device has taken no step in this time"
 """Why nothing was compared, where ranks have taken steps."""
 
 

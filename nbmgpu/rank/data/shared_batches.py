@@ -15,6 +15,7 @@ from nbmgpu.rank.rng.generators import reachable_generators
 from nbmgpu.rank.source_analysis.stack_frames import LIBRARIES, frame_outside
 from nbmgpu.rank.source_analysis.training_loops import loop_trains
 from nbmgpu.rank.source_analysis.whole_batch_use import loop_uses_whole_batch
+from nbmgpu.strategies.outcome import versions_of
 
 from .batch_split import min_samples_of_remainder, split_batch
 
@@ -101,7 +102,7 @@ class SharedBatches:
         self._began = True
         progress.sharded_passes += 1
         context.note_batch_norm()
-        draws, versions, is_over = DrawDetector(own), _versions(batch), False
+        draws, versions, is_over = DrawDetector(own), versions_of(batch), False
         try:
             steps.queue_batch(self, rows, shard, last=False)
             if shard.is_partial and not shard.is_padding:
@@ -112,7 +113,7 @@ class SharedBatches:
             is_over = True
         finally:
             context.note_draws(draws)
-            if shard.is_partial and _versions(batch) != versions:
+            if shard.is_partial and versions_of(batch) != versions:
                 text = notices.LOCAL_VALUES_WRITTEN.format(where="The step")
                 context.recorder.notice("local-values-written", text)
             streams.leave_step(self)
@@ -134,8 +135,3 @@ class SharedBatches:
         if accumulation.on:
             what = ACCUMULATED.format(size=accumulation.size)
             raise OptionError(format_message(what, instead="accumulating in the cell itself"))
-
-
-def _versions(batch: tuple[Tensor, ...]) -> list[int]:
-    """Return how often each tensor was written to; its parts are views of it."""
-    return [0 if tensor.is_inference() else tensor._version for tensor in batch]

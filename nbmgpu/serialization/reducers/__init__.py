@@ -40,6 +40,10 @@ def custom_reduce(obj: Any) -> Any:
     return next((reduced for reduced in found if reduced is not None), None)
 
 
+FILES = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom
+"""What ``open`` returns."""
+
+
 @functools.cache
 def _reducers() -> tuple[Reducer, ...]:
     """Return all reducers; imports torch."""
@@ -55,7 +59,7 @@ def _reducers() -> tuple[Reducer, ...]:
             python_types.reduce_reference,
         ),
         Reducer(python_types.is_stream, python_types.reduce_stream),
-        Reducer(_subclass_of(io.TextIOWrapper), python_types.refuse_file),
+        *(Reducer(_subclass_of(kind), python_types.reduce_file) for kind in FILES),
         Reducer(lambda kind: hasattr(kind, "_shared_state"), python_types.reduce_shared_state),
         Reducer(_named("torch.utils._pytree", "LeafSpec"), lambda _: (torch_types.leaf_spec, ())),
         Reducer(_named("accelerate", "ConvertOutputsToFp32"), library_types.reduce_conversion),

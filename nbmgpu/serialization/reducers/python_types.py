@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import io
+import os
 import pickle
 import sys
 import types
@@ -88,9 +88,18 @@ def _stream(name: str) -> Any:
     return getattr(sys, name)
 
 
-def refuse_file(_: io.TextIOWrapper) -> Any:
-    """Raise PicklingError for an open text file."""
-    raise pickle.PicklingError("an open file belongs to the process that has opened it")
+def reduce_file(file: Any) -> Any:
+    """Reduce a file that is closed to its name and mode; raise PicklingError for an open one."""
+    if not file.closed:
+        raise pickle.PicklingError("an open file belongs to the process that has opened it")
+    return _closed_file, (file.name, file.mode)
+
+
+def _closed_file(name: Any, mode: str) -> Any:
+    with open(os.devnull, mode.replace("x", "w")) as file:
+        binary: Any = getattr(file, "buffer", file)
+        getattr(binary, "raw", binary).name = name
+    return file
 
 
 def reduce_reference(reference: Any) -> Any:

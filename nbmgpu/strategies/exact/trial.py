@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from nbmgpu.environment import random_state
 from nbmgpu.strategies.all_reduce import all_reduce
 from nbmgpu.strategies.module_copy import kept_module_state
-from nbmgpu.strategies.outcome import Outcome, detached_copy
+from nbmgpu.strategies.outcome import Outcome, detached_copy, versions_of
 from nbmgpu.strategies.sequence.region import NotSplittableError
 from nbmgpu.strategies.sequence.sequence_tensor import whole_of
 from nbmgpu.strategies.sequence.trial import Subject
@@ -124,14 +124,14 @@ class BatchTrial:
             candidates: indices of arguments and dimensions that may be the samples, in the order in
                 which they are tried.
         """
-        recorder, versions = DrawRecorder(), self._versions()
+        recorder, versions = DrawRecorder(), versions_of(self._leaves)
         try:
             with self._kept(), self._reads, self._statistics.recording():
                 before = ModuleChanges(self._subject.module)
                 whole = self._call(self._leaves_for_call(), recorder)
         except Exception as error:  # so it will in the cell
             return Splitting(None, reason=_first_line(error))
-        if versions != self._versions():
+        if versions != versions_of(self._leaves):
             return Splitting(None, reason="it changes its arguments in place")
         if whole.changes.decided_by_calls(before):
             return Splitting(None, reason="a call changes its attributes")
@@ -141,9 +141,6 @@ class BatchTrial:
             if found[-1].dim is not None:
                 return found[-1]
         return found[0]  # whose dimension are most likely the samples
-
-    def _versions(self) -> list[int]:
-        return [leaf._version for leaf in self._leaves if isinstance(leaf, Tensor)]
 
     @contextmanager
     def _kept(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from nbmgpu.environment import random_state
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.module_copy import ModuleState, copy_for_trial, hooks_of_cell
-from nbmgpu.strategies.outcome import Outcome, detached_copy
+from nbmgpu.strategies.outcome import Outcome, detached_copy, versions_of
 from nbmgpu.strategies.recorded_outputs import recorded_inside_layers
 
 from .region import Exchange, NotSplittableError, Region
@@ -94,21 +94,18 @@ class BlockTrial:
         All ranks return the same; collective.
         """
         module = self._subject.module
-        before, versions = ModuleState(module), self._versions()
+        before, versions = ModuleState(module), versions_of(self._leaves)
         with outside_of_checkpoints(), random_state.kept():
             whole = self._call()
         if not before.is_that_of(module):
             return Splitting(None, reason="a call changes its buffers or attributes")
-        if versions != self._versions():
+        if versions != versions_of(self._leaves):
             return Splitting(None, reason="it changes its arguments in place")
         for region in candidates:
             splitting = self._try(region, whole)
             if splitting.dim is not None or region is candidates[-1]:
                 return splitting
         return Splitting(None, reason="it is called with too few positions")
-
-    def _versions(self) -> list[int]:
-        return [leaf._version for leaf in self._leaves if isinstance(leaf, Tensor)]
 
     def _try(self, region: Region, whole: Outcome) -> Splitting:
         """Return how a call is split in a region, or why it cannot."""
