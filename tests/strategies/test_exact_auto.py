@@ -28,8 +28,7 @@ DROPOUT = model(LAYERS["dropout"])
 
 SAME_ON_SHARDS = {
     "group norm", "instance norm", "spectral norm", "parametrized spectral norm",
-    "GRU, time first", "a penalty that is the same for all samples", "a mixture of experts",
-    "bf16 autocast",
+    "GRU, time first", "a penalty that is the same for all samples", "bf16 autocast",
 }  # fmt: skip
 """Cells without a reason to start again; they leave a rank's own batch in ``x``."""
 
