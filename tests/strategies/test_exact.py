@@ -145,7 +145,7 @@ def test_samples_that_meet_after_the_first_batches(name: str) -> None:
 
 
 def test_samples_that_meet_in_a_way_no_trial_sees_are_found_later() -> None:
-    """The branch depends on a variable that is not the module's."""
+    """The branch depends on a variable that is not the module's; the reference sees it as well."""
     setup = meeting_late("""
         if len(losses) >= 20:
             h = h - h.mean(0)
@@ -153,7 +153,7 @@ def test_samples_that_meet_in_a_way_no_trial_sees_are_found_later() -> None:
     cell = "for epoch in range(8):" + textwrap.indent(TRAIN, "    ")
     result = exact(idiom("late", cell, setup=setup, curve=False))
     assert result.wrong
-    assert result.notices == {"late-Late"}
+    assert result.notices == {"late-Late", "other-gradients"}
     assert "from here on" in result.run.view.notices["late-Late"].text
 
 
