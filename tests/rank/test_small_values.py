@@ -38,6 +38,7 @@ def test_numbers_strings_and_lengths_are_found() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_of_arrays_and_tensors_the_sum_is_compared_with_sums_of_their_shape() -> None:
     names = {
         "confusion": np.eye(3), "seen": torch.tensor([True, True]), "per_class": torch.ones(4),
@@ -46,6 +47,8 @@ def test_of_arrays_and_tensors_the_sum_is_compared_with_sums_of_their_shape() ->
         "features": torch.ones(100, 100),
         "is_better": torch.tensor(True), "spectrum": torch.ones(2, dtype=torch.complex64),
         "names": np.array(["a", "b"]), "sparse": torch.eye(2).to_sparse(), "none": np.zeros(0),
+        "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        "float8": torch.ones(2).to(torch.float8_e5m2), "uint16": torch.ones(2, dtype=torch.uint16),
     }  # fmt: skip
     assert small_values(names) == {
         "confusion.sum()  # of (3, 3)": 3.0, "confusion.max()  # of (3, 3)": 1.0,

@@ -51,6 +51,12 @@ ITEM = ".item()"
 LAST, ROWS = "[-1]", ".shape[0]"
 """How those for the last item of a list, and its length if it is a tensor, end."""
 
+NUMBERS = frozenset({
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
+    torch.bfloat16, torch.float32, torch.float64,
+})  # fmt: skip
+"""Types of elements that every device can add up and compare."""
+
 SHAPE = "  # of "
 """What comes before the shape behind one for an array: those of other shapes do not compare."""
 
@@ -150,7 +156,7 @@ def _of_array(path: str, value: Tensor | np.ndarray[Any, Any]) -> Iterator[tuple
             shape = f"{SHAPE}{tuple(value.shape)}"
             yield f"{path}.sum(){shape}", value.sum().item()
             yield f"{path}.max(){shape}", value.max().item()
-    if value.ndim and path.endswith(LAST):
+    if path.endswith(LAST) and value.ndim:
         yield f"{path}{ROWS}", Length(len(value))
 
 
@@ -159,13 +165,18 @@ def _has_numbers(value: Tensor | np.ndarray[Any, Any]) -> bool:
 
     Of one element, a truth value is what is tested, as a rule of a shard.
     """
+    if isinstance(value, Tensor) and not _is_plain(value):
+        return False
     count = math.prod(value.shape)
     if isinstance(value, np.ndarray):
         return 0 < count <= MOST_ELEMENTS and value.dtype.kind in ("iuf" if count == 1 else "biuf")
-    is_plain = type(value) is Tensor and value.layout is torch.strided and not value.is_meta
-    other = value.dtype.is_complex or (count == 1 and value.dtype is torch.bool)
-    is_kept = count == 1 or not value.requires_grad
-    return is_plain and is_kept and not other and 0 < count <= MOST_ELEMENTS
+    is_kept = value.dtype is not torch.bool if count == 1 else not value.requires_grad
+    return is_kept and value.dtype in NUMBERS and 0 < count <= MOST_ELEMENTS
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    is_dense = tensor.layout is torch.strided and not tensor.is_nested
+    return type(tensor) is Tensor and is_dense and not tensor.is_meta
 
 
 def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
