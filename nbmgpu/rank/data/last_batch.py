@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,18 +45,26 @@ class LastBatches:
         if len(self._of_loaders) > MOST_LOADERS:
             del self._of_loaders[next(iter(self._of_loaders))]
 
-    def names_in(self, variables: Mapping[str, Any]) -> list[str]:
-        """Return the names that hold a part of one of the batches."""
-        return [name for last in self._of_loaders.values() for name in last.names_in(variables)]
+    def names_in(self, variables: Mapping[str, Any], computed: Set[str]) -> list[str]:
+        """Return the names that hold a part of one of the batches, or were computed from one.
 
-    def part_of(self, variables: Mapping[str, Any]) -> dict[str, Any] | None:
+        Args:
+            variables: of the cell.
+            computed: names that hold a row per sample, if they have as many rows as a shard.
+        """
+        held = [name for last in self._of_loaders.values() for name in last.names_in(variables)]
+        sizes = {each.shard.samples for each in self._of_loaders.values() if each.shard.is_partial}
+        return held + [
+            name
+            for name, value in variables.items()
+            if name in computed and name not in held and count_rows(value) in sizes
+        ]
+
+    def part_of(self, variables: Mapping[str, Any], computed: Set[str]) -> dict[str, Any] | None:
         """Return what such names hold, if the samples are its rows; None if it is too much."""
-        part = {
-            name: variables[name]
-            for last in self._of_loaders.values()
-            for name in last.names_in(variables)
-            if count_rows(variables[name]) == last.shard.samples
-        }
+        sizes = {each.shard.samples for each in self._of_loaders.values()}
+        names = self.names_in(variables, computed)
+        part = {name: variables[name] for name in names if count_rows(variables[name]) in sizes}
         size = sum(tensor.nbytes for tensor in iter_tensors(list(part.values())))
         return part if size <= LARGEST else None
 
