@@ -34,6 +34,9 @@ SECONDS = 2.0
 INNERMOST, OUTERMOST = 30, 20
 """Frames that are saved of a recursion."""
 
+REPEATED = 1.0
+"""Seconds after which it is ended once more."""
+
 
 class TimeUpError(BaseException):
     """Saving has taken too long; no class that is pickled may catch it."""
@@ -89,7 +92,8 @@ def _time_limit(seconds: float) -> Iterator[None]:
         raise TimeUpError
 
     before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Repeated, as what is raised in a callback of the garbage collector is lost.
+    signal.setitimer(signal.ITIMER_REAL, seconds, REPEATED)
     try:
         with suppress(TimeUpError):
             yield
