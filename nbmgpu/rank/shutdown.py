@@ -172,9 +172,8 @@ def _save_result(
         known = {*received.names}
         variables = {n: v for n, v in variables.items() if n in known or n not in kept}
     last_batches = rank.session.loaders.context.steps.last_batches
-    of_rows = rank.session.losses.batch_dependence.row_names
     if number:
-        part = rank.session.rank_info.dp_rank, last_batches.part_of(variables, of_rows)
+        part = rank.session.rank_info.dp_rank, last_batches.part_of(variables)
         small = {name: value for name, value in variables.items() if is_small(value)}
         if staying:
             value = {name: last for name, last in value.items() if is_small(last)}
@@ -187,8 +186,7 @@ def _save_result(
         ResultHeader(
             random_state.capture(), outcome.deleted, sorted(kept), tracked,
             [index for index, obj in received.objects.items() if id(obj) in staying.ids],
-            held_rank.held_bytes(rank.session) if staying else 0,
-            last_batches.names_in(variables, of_rows),
+            held_rank.held_bytes(rank.session) if staying else 0, last_batches.names_in(variables),
         ),
         received,
         namespace,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,8 +25,6 @@ from .tags import Batched, CrossSample, SampleSum, SingleSample
 if TYPE_CHECKING:
     from nbmgpu.rank.loss.loss_graph import LossGraph
     from nbmgpu.rank.reporting.recorder import Recorder
-
-R = TypeVar("R")
 
 MAX_SAMPLES = 4096
 """Samples of a shard up to which they are tracked."""
@@ -50,7 +47,6 @@ class BatchDependenceDetector:
     Attributes:
         numbers: digests of what steps decide by, and of the numbers that they compute with after
             they have converted tensors to arrays or lists, by the number of the batch.
-        row_names: variables of the cell that held a row per sample when they were last observed.
         splits_batches: whether a step was seen that trains on a batch in pieces, one backward pass
             each.
     """
@@ -71,15 +67,8 @@ class BatchDependenceDetector:
         self._read_since = 0
         self._recent: deque[WeakTensors] = deque(maxlen=MAX_READ_AHEAD + 1)
         self._patches: list[Callable[[], None]] = []
-        self._variables: Mapping[str, Any] = {}
-        self.row_names: set[str] = set()
         self.splits_batches = False
         self.numbers: dict[str, str] = {}
-
-    def begin_run(self, variables: Mapping[str, Any]) -> None:
-        """Observe a cell with these ``variables``."""
-        self._variables = variables
-        self.row_names.clear()
 
     def add_batch(self, batch: Any, samples: int, global_batch_size: int) -> None:
         """Register a batch that the loop gets, and observe its step if its number is a power of 2.
@@ -141,7 +130,6 @@ class BatchDependenceDetector:
         for remove in self._patches:
             remove()
         pop_mode(mode)
-        self._note_rows(mode)
         trained, findings = mode.trained, mode.findings
         if trained.is_subset:
             self._recorder.notice("part-of-batch", notices.PART_OF_BATCH)
@@ -154,13 +142,6 @@ class BatchDependenceDetector:
             if (line := mode.branches.find_line(trained.shard_size)) is not None:
                 text = notices.LOCAL_BRANCH.format(where=place(line))
                 self._recorder.notice("local-branch", text)
-
-    def _note_rows(self, mode: SampleTrackingMode) -> None:
-        tensors = ((n, v) for n, v in self._variables.items() if type(v) is torch.Tensor)
-        for name, tensor in [*tensors]:
-            if (tag := mode.tags.get(tensor)) is not None:
-                is_row = isinstance(tag, Batched) and tag.is_first_of(tensor.ndim)
-                (self.row_names.add if is_row else self.row_names.discard)(name)
 
     def _report_findings(self, findings: OpFindings) -> None:
         if findings.joins_older_rows:
@@ -251,16 +232,6 @@ class BatchDependenceDetector:
         into a float.
         """
         return NO_CONTEXT if self._mode is None else mode_removed(self._mode)
-
-    def unobserved(self, function: Callable[..., R]) -> Callable[..., R]:
-        """Return ``function``, of which nothing is taken for the cell's."""
-
-        @functools.wraps(function)
-        def call(*args: Any) -> R:
-            with self.paused():
-                return function(*args)
-
-        return call
 
     def mark_as_global(self, losses: Sequence[torch.Tensor]) -> None:
         """Register losses that have the value of the global batch from now on."""

@@ -50,11 +50,6 @@ class Batched:
         """Whether these are some of the samples, each selected by its own values."""
         return len(self.samples) < len(self.sources)
 
-    def is_first_of(self, ndim: int) -> bool:
-        """Whether the first of ``ndim`` dimensions has all samples, one by one in their order."""
-        in_order = self.samples == tuple(range(len(self.sources)))
-        return self.dim == -ndim and self.block_size == 1 and in_order
-
     @property
     def one_sample_per_index(self) -> bool:
         """Whether each index along the dimension is one sample (samples may be repeated)."""

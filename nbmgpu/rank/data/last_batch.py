@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,45 +45,20 @@ class LastBatches:
         if len(self._of_loaders) > MOST_LOADERS:
             del self._of_loaders[next(iter(self._of_loaders))]
 
-    def names_in(self, variables: Mapping[str, Any], computed: Set[str]) -> list[str]:
-        """Return the names that hold a part of one of the batches, or were computed from one.
+    def names_in(self, variables: Mapping[str, Any]) -> list[str]:
+        """Return the names that hold a part of one of the batches."""
+        return [name for last in self._of_loaders.values() for name in last.names_in(variables)]
 
-        Args:
-            variables: of the cell.
-            computed: names that hold a row per sample, if they have as many rows as a shard.
-        """
-        held = self._held_in(variables)
-        sizes = {each.shard.samples for each in self._of_loaders.values() if each.shard.is_partial}
-        others = (name for name in variables if name in computed and name not in held)
-        return [*held, *(name for name in others if count_rows(variables[name]) in sizes)]
-
-    def part_of(self, variables: Mapping[str, Any], computed: Set[str]) -> dict[str, Any] | None:
-        """Return what such names hold, if the samples are its rows.
-
-        None if that of the batches is too much; what was computed from them is left out if it is.
-        """
-        held, left = self._held_in(variables), LARGEST
-        part: dict[str, Any] = {}
-        for name in self.names_in(variables, computed):
-            value = variables[name]
-            if name in held and count_rows(value) not in held[name]:
-                continue
-            left -= (size := sum(tensor.nbytes for tensor in iter_tensors(value)))
-            if left >= 0:
-                part[name] = value
-            elif name in held:
-                return None
-            else:
-                left += size
-        return part
-
-    def _held_in(self, variables: Mapping[str, Any]) -> dict[str, set[int]]:
-        """Return the names that hold a part of a batch, and the samples of such parts."""
-        held: dict[str, set[int]] = {}
-        for last in self._of_loaders.values():
-            for name in last.names_in(variables):
-                held.setdefault(name, set()).add(last.shard.samples)
-        return held
+    def part_of(self, variables: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return what such names hold, if the samples are its rows; None if it is too much."""
+        part = {
+            name: variables[name]
+            for last in self._of_loaders.values()
+            for name in last.names_in(variables)
+            if count_rows(variables[name]) == last.shard.samples
+        }
+        size = sum(tensor.nbytes for tensor in iter_tensors(list(part.values())))
+        return part if size <= LARGEST else None
 
 
 def _containers(item: Any, depth: int = 2) -> Iterator[Any]:
