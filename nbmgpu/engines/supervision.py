@@ -77,7 +77,8 @@ def supervise(
             termination.start("failed", detail=hang.cause)
         termination.advance()
         wait()
-    if all(_has_finished(run, rank) for rank in range(run.record.world_size)):
+    ranks_of_run = range(run.record.world_size)
+    if termination.ending == "stopped" and all(_has_finished(run, rank) for rank in ranks_of_run):
         termination.withdraw()
 
 

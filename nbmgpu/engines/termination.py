@@ -111,8 +111,7 @@ class Termination:
 
     def withdraw(self) -> None:
         """Let a run that was stopped end as finished: its cell has reached its end."""
-        if self.ending == "stopped":
-            self.ending, self.detail = "finished", ""
+        self.ending, self.detail = "finished", ""
 
     def advance(self) -> None:
         """Carry out the stages that are due."""

@@ -61,22 +61,19 @@ LOGICAL_OPS = {
 }  # fmt: skip
 """Operators whose output is a guard if their operands are."""
 
-UNTRACKED_OPS = {
-    "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",
-    "randint_like", "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided",
-    "fill", "zero", "normal", "uniform", "bernoulli", "random", "_local_scalar_dense",
-    "is_same_size", "equal", "_pack_padded_sequence", "_pad_packed_sequence", "as_strided",
-    "unfold", "set", "resize", "index_copy", "as_strided_scatter", "_unsafe_masked_index",
-    "_unsafe_masked_index_put_accumulate",
-}  # fmt: skip
-"""Operators whose outputs do not depend on values of their operands, or that no rule covers."""
-
-
 LOSING_OPS = {
     "_pack_padded_sequence", "_pad_packed_sequence", "as_strided", "unfold", "set", "index_copy",
     "as_strided_scatter", "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate",
 }  # fmt: skip
-"""Those of ``UNTRACKED_OPS`` whose outputs do depend on samples."""
+"""Operators that no rule covers, although their outputs depend on samples."""
+
+UNTRACKED_OPS = LOSING_OPS | {
+    "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",
+    "randint_like", "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided",
+    "fill", "zero", "normal", "uniform", "bernoulli", "random", "_local_scalar_dense",
+    "is_same_size", "equal", "resize",
+}  # fmt: skip
+"""Those, and operators whose outputs do not depend on values of their operands."""
 
 
 def loses_samples(call: OpCall, tags: OutputTags) -> bool:

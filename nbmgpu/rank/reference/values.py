@@ -209,8 +209,7 @@ def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _attributes(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     names = vars(value) if hasattr(value, "__dict__") else {}
-    if type(value).__module__ == NOTEBOOK or isinstance(value, nn.Module):
-        yield from ((f"{path}.{name}", item) for name, item in names.items() if name[:1] != "_")
+    yield from ((f"{path}.{name}", item) for name, item in names.items() if name[:1] != "_")
     if type(value).__module__ == NOTEBOOK:
         buffers = names.get("_buffers", {})
         yield from ((f"{path}.{name}", buffer) for name, buffer in buffers.items())
