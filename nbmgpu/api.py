@@ -113,8 +113,8 @@ def launch(function: Callable[..., Any], *args: Any, **options: Any) -> LaunchRe
 def attach(name: str = "") -> Run:
     """Show the run whose id begins with ``name``, by default the newest, until it is over.
 
-    Its results are written back if this process has started it; runs of other processes are only
-    shown.
+    Its results are written back if this process has started it, or if its kernel has ended; runs of
+    other kernels are only shown.
 
     Returns:
         The run, which is over.  It has finished if this process has started it; a run of another
@@ -208,6 +208,10 @@ def export(
     newest = executor.last_run if not run else None  # of this notebook, if it has one
     found = run if isinstance(run, Run) else newest or find_run(run)
     if report:
+        if options or with_nbmgpu:
+            given = ", ".join([*options, *(["with_nbmgpu"] if with_nbmgpu else [])])
+            what = f"A report shows the run as it was, but {given} would change it"
+            raise OptionError(format_message(what, instead="nbmgpu.export(run, path, report=True)"))
         return write_report(found, Path(path))
     reject_unknown(options, RUN)
     context = NotebookContext.current()

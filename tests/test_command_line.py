@@ -134,8 +134,20 @@ def test_a_log_that_does_not_exist_yet_is_empty(capsys: pytest.CaptureFixture[st
         staged = stage()
         staged.start()
         staged.end("finished")
-        assert main(["logs", staged.run.id, "--rank", "7"]) == 0
-    assert capsys.readouterr().out == ""
+        assert main(["logs", staged.run.id, "--rank", "1"]) == 0
+        assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("command", [["logs"], ["logs", "-f"], ["attach"]])
+def test_a_rank_that_the_run_does_not_have(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Stage() as stage:
+        staged = stage()
+        staged.start()
+        staged.end("finished")
+        assert main([*command, staged.run.id, "--rank", "7"]) == 1
+    assert "has no rank 7.\nRanks: 0 to 1.\n" in capsys.readouterr().err
 
 
 def test_a_report_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

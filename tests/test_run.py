@@ -1,7 +1,9 @@
 """Run folders: state, listing, deletion and causes of failures."""
 
+import dataclasses
 import os
 import shutil
+import socket
 import stat
 import sys
 import time
@@ -16,9 +18,10 @@ from nbmgpu.kernel import executor
 from nbmgpu.kernel.executor import select_run
 from nbmgpu.report.digest import line_of, write_digest
 from nbmgpu.runs.events import Display, Ended, Exited, Failure, Notice, Started
-from nbmgpu.runs.folder import new_run_id
+from nbmgpu.runs.folder import new_run_id, runs_root
+from nbmgpu.runs.record import KernelRecord
 from nbmgpu.runs.run import Run, find_run, list_runs
-from nbmgpu.system.processes import process_is_alive
+from nbmgpu.system.processes import own_process, process_is_alive
 
 
 @pytest.fixture(autouse=True)
@@ -268,3 +271,32 @@ w = Wrapper(3)
     with pytest.raises(SerializationError, match="`w` cannot be unpickled in the ranks") as caught:
         nbmgpu.run("print(w.real)", namespace, gpus=1)
     assert "Try: make `w` inside the cell" in str(caught.value)
+
+
+@pytest.mark.parametrize("chosen", ["runs", "./runs"])
+def test_the_folder_of_all_runs_is_the_same_for_every_process(chosen, monkeypatch):
+    monkeypatch.setenv("NBMGPU_RUNS", chosen)
+    with pytest.raises(OptionError, match="is a relative path"):
+        runs_root()
+
+
+def test_the_folder_of_all_runs_may_be_in_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NBMGPU_RUNS", "~/runs")
+    assert runs_root() == tmp_path / "runs"
+
+
+def test_a_kernel_with_the_same_pid_may_be_another_process():
+    (own, host) = (own_process(), socket.gethostname())
+    kernel = KernelRecord(**own, cwd="", sys_path=[], host=host)
+    assert kernel.is_this_process
+    assert not dataclasses.replace(kernel, host="elsewhere").is_this_process
+    assert not dataclasses.replace(kernel, create_time=own["create_time"] - 60).is_this_process
+
+
+def test_options_of_a_report_are_refused(stage, tmp_path):
+    staged = stage(1)
+    with pytest.raises(OptionError, match="strategy, with_nbmgpu would change it"):
+        nbmgpu.export(
+            staged.run, tmp_path / "a.html", report=True, strategy="ddp", with_nbmgpu=True
+        )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nbmgpu.kernel.in_rank import refuse_inside_a_rank
 from nbmgpu.kernel.interrupts import interrupts_to
 from nbmgpu.kernel.notebook_context import NotebookContext
-from nbmgpu.runs.failure import plain
+from nbmgpu.runs.failure import without_traceback
 
 from .comparison import Comparison
 from .request import from_keywords
@@ -131,4 +131,4 @@ def showing(runner: ComparisonRunner) -> Iterator[LiveComparison]:
         output.finish()
     if runner.stopped:
         rows = "nbmgpu.last_comparison has its rows" if runner.trials else "there are no rows yet"
-        raise plain(KeyboardInterrupt(f"the comparison was stopped; {rows}"))
+        raise without_traceback(KeyboardInterrupt(f"the comparison was stopped; {rows}"))

@@ -70,7 +70,7 @@ class Engine(RunControl, Protocol):
 
     outlives_kernel: ClassVar[bool]
     """Whether a run continues when the kernel that launched it ends.  Its results then stay in the
-    run folder and are not written back, as the notebook's objects no longer exist."""
+    run folder until ``attach`` in another kernel writes them back."""
 
     def detached(self) -> Engine | None:
         """Return the engine for runs with ``--detach``: they outlive the kernel.

@@ -10,6 +10,9 @@ from .random_state import RandomState
 if TYPE_CHECKING:
     from nbmgpu.trackers.base import NotebookTrackers
 
+SampleDims = tuple[int | None, ...]
+"""The dimension of the samples in each leaf of a value; None for a leaf without samples."""
+
 
 @dataclass(frozen=True)
 class BundleHeader:
@@ -43,7 +46,9 @@ class ResultHeader:
         tracked: how the cell has left the notebook's runs of trackers, by library.
         held: memo indices of the notebook's objects that stay in the ranks.
         held_bytes: bytes of models and optimizer states in this rank, if it stays.
-        batch_names: names that hold this rank's part of the last batch.
+        batch_parts: names that hold this rank's part of the last batch, or what it has computed of
+            that part, with the dimensions of the samples; None for a batch of a loader.
+        summaries: of large values, for a comparison with those of other ranks.
     """
 
     random: RandomState
@@ -52,4 +57,21 @@ class ResultHeader:
     tracked: dict[str, Any]
     held: list[int] = field(default_factory=list)
     held_bytes: int = 0
-    batch_names: list[str] = field(default_factory=list)
+    batch_parts: dict[str, SampleDims | None] = field(default_factory=dict)
+    summaries: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RankPart:
+    """What another rank returns besides its values.
+
+    Attributes:
+        dp_rank: its index along ``dp``.
+        batch: its part of the last batch, and what it has computed of that part; None if that is
+            too large.
+        summaries: see ``ResultHeader``.
+    """
+
+    dp_rank: int
+    batch: dict[str, Any] | None
+    summaries: dict[str, list[Any]]

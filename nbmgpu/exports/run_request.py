@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -96,7 +95,7 @@ def request_of_run(run: Run, changes: Mapping[str, Any], notebook: Surroundings)
         cells = tuple(json.loads((run.folder / CELLS_FILE).read_text(encoding="utf-8")))
         state = bundle.header.random
         return ExportRequest(values=values, cells=cells, at_start=True, random=state, **common)
-    if run.record.kernel.pid != os.getpid():
+    if not run.record.kernel.is_this_process:
         what = f"Run {run.id} has not kept what its cell started from, and is of another kernel"
         instead = "%%mgpu --keep-start for later exports, or --export train.py above the cell"
         raise OptionError(format_message(what, instead=instead))

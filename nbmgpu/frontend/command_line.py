@@ -21,7 +21,7 @@ from .clean_command import clean_text
 from .engine_command import engine_text
 from .export_command import OWN_OPTIONS, export_text
 from .info import info_text
-from .run_follower import LogReader, RunFollower, announced_following_run, follow_log
+from .run_follower import LogFollower, RunFollower, announced_following_run, follow_log, log_of
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as of a shell."""
@@ -106,7 +106,7 @@ def _logs(given: argparse.Namespace) -> None:
     if given.follow:
         follow_log(run, given.rank)
     else:
-        LogReader(run.log_path(given.rank)).print_new()
+        LogFollower(log_of(run, given.rank)).print_new()
 
 
 def _attach(given: argparse.Namespace) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import os
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu import api
@@ -44,7 +43,7 @@ STOP_TIMEOUT = 10.0
 """Seconds that ``%mgpu stop`` waits for the run to end."""
 
 
-class RunSummary:
+class SummaryDisplay:
     """Displays the summary of a run in a notebook or a terminal."""
 
     def __init__(self, run: Run) -> None:
@@ -91,13 +90,13 @@ def runs(_rest: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).set_index("run")
 
 
-def show(rest: str) -> RunSummary:
+def show(rest: str) -> SummaryDisplay:
     """Show the state, curves, notices and folder of a run."""
-    return RunSummary(find_run(rest))
+    return SummaryDisplay(find_run(rest))
 
 
 def attach(rest: str) -> None:
-    """Attach to a run, and write its results back if this notebook has started it."""
+    """Attach to a run, and write its results back if this notebook or none has started it."""
     api.attach(rest)
 
 
@@ -115,7 +114,7 @@ def stop_text(rest: str) -> str:
     run.stop(force=run.is_asked_to_stop)
     state = run.wait(timeout=STOP_TIMEOUT)
     if run.over:
-        owner = "" if run.record.kernel.pid == os.getpid() else f" of {_owner(run)}"
+        owner = "" if run.record.kernel.is_this_process else f" of {_owner(run)}"
         return f"Run {run.id}{owner}: {state}."
     again = f"%mgpu stop {run.id}  (kills the ranks at once; no results are written back)"
     what = f"Run {run.id} is stopping: rank 0 has a minute to save the trained state"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import reprlib
 import sys
 from dataclasses import dataclass
@@ -112,5 +111,5 @@ def _variables_text(saved: PostMortem) -> str:
 def _newest() -> Run:
     """Return the newest run with variables, of this kernel if it has one; else the newest run."""
     found = [run for run in list_runs() if saved_ranks(run)]
-    own = [run for run in found if run.record.kernel.pid == os.getpid()]
+    own = [run for run in found if run.record.kernel.is_this_process]
     return next(iter([*own, *found]), None) or find_run()

@@ -15,7 +15,7 @@ from nbmgpu.kernel.notebook_context import NotebookContext
 from nbmgpu.options.commands import COMMANDS
 from nbmgpu.options.flags import FLAGS
 from nbmgpu.options.run_options import RunOptions
-from nbmgpu.runs.failure import plain
+from nbmgpu.runs.failure import without_traceback
 from nbmgpu.ui.live_output import LiveOutput
 
 from .help import usage
@@ -70,7 +70,7 @@ def run_line(shell: InteractiveShell, line: str) -> Any:
         if command in request.TABLES:
             allowed = "It is a cell magic: put it above the cell to run"
             instead = f"%%mgpu {line.strip()}"
-        raise plain(OptionError(format_message(what, allowed, instead)))
+        raise without_traceback(OptionError(format_message(what, allowed, instead)))
     from . import commands  # also imports the advisor
 
     with plain_errors(shell):

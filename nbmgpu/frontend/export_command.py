@@ -44,12 +44,15 @@ def parse(rest: str) -> ExportCommand:
     Raises:
         OptionError: they have no file, or an unknown or wrong option.
     """
-    words = shlex.split(rest)
+    try:
+        words = shlex.split(rest)
+    except ValueError:
+        raise OptionError(format_message("A quote is not closed", instead=USAGE)) from None
     own = [word for word in words if word in OWN_OPTIONS]
     words = [word for word in words if word not in OWN_OPTIONS]
     first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     names, flags = words[:first], words[first:]
-    while flags and not names and flags[-1].endswith(FILES):  # --strategy fsdp train.py
+    if flags and not names and flags[-1].endswith(FILES):  # --strategy fsdp train.py
         names.insert(0, flags.pop())
     if unknown := [w for w in flags if w.startswith("--") and _is_misspelt(w)]:
         near = closest_match(unknown[0], OWN_OPTIONS)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from nbmgpu.engines.registry import get_engine
+from nbmgpu.errors import OptionError, format_message
 from nbmgpu.kernel.following_run import wait_for_following_run, was_removed
 from nbmgpu.report import text_format
 from nbmgpu.report.epoch_count import epochs_in
@@ -33,7 +34,7 @@ STARTED_AGAIN = "Run {run} was started again as run {following}."
 CLEAR_LINE = "\r\x1b[2K"
 
 
-class LogReader:
+class LogFollower:
     """Prints what is new in a log."""
 
     def __init__(self, path: Path) -> None:
@@ -101,14 +102,32 @@ class StatusLine:
         self._stream.flush()
 
 
+def log_of(run: Run, rank: int) -> Path:
+    """Return the log of ``rank``.
+
+    Raises:
+        OptionError: the run has no such rank.
+    """
+    if 0 <= rank < (size := run.record.world_size):
+        return run.log_path(rank)
+    allowed = f"Ranks: 0 to {size - 1}" if size > 1 else "It has rank 0 only"
+    raise OptionError(format_message(f"Run {run.id} has no rank {rank}", allowed, "--rank 0"))
+
+
 def follow_log(run: Run, rank: int) -> None:
-    """Print the log of ``rank`` until ``run`` is over, then those of runs in place of it."""
+    """Print the log of ``rank`` until ``run`` is over, then those of runs in place of it.
+
+    Raises:
+        OptionError: the run has no such rank.
+    """
     following: Run | None = run
     while following is not None:
-        run, log = following, LogReader(following.log_path(rank))
+        run, log = following, LogFollower(log_of(following, rank))
+        engine = get_engine(run.record.options.engine, run.record.options.detached)
         is_over = False
         while not is_over:
             is_over = run.over or was_removed(run)  # before the log is read: this is all of it
+            engine.sync(run)
             log.print_new()
             if not is_over:
                 time.sleep(LOG_POLL)
@@ -130,7 +149,7 @@ class RunFollower:
         """Follow ``run`` and the log of its rank number ``rank``."""
         self._run = run
         self._engine = get_engine(run.record.options.engine, run.record.options.detached)
-        self._log = LogReader(run.log_path(rank))
+        self._log = LogFollower(log_of(run, rank))
         self._status = StatusLine(sys.stderr)
         self._epochs = epochs_in(run.cell)
         self._notices: set[str] = set()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nbmgpu.errors import CellError, NbmgpuError
 from nbmgpu.kernel.notebook_context import NotebookContext
-from nbmgpu.runs.failure import plain
+from nbmgpu.runs.failure import without_traceback
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -24,7 +24,7 @@ def plain_errors(shell: InteractiveShell, cell: str = "") -> Iterator[None]:
     try:
         yield
     except NbmgpuError as error:
-        raise error if hasattr(error, "_render_traceback_") else plain(error) from None
+        raise error if hasattr(error, "_render_traceback_") else without_traceback(error) from None
     except SyntaxError as error:
         error.filename = shell.compile.cache(cell, NotebookContext(shell).cell_number)
         # The third argument, which IPython 9 does not need.

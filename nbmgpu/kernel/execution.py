@@ -20,7 +20,7 @@ from nbmgpu.options.run_options import RunOptions
 from nbmgpu.patches.versions import untested_notice
 from nbmgpu.report.digest import write_digest
 from nbmgpu.runs import replacement
-from nbmgpu.runs.failure import exception_of, plain
+from nbmgpu.runs.failure import exception_of, stopped_before
 from nbmgpu.runs.folder import new_run_id, runs_root
 from nbmgpu.runs.held_ranks import are_held
 from nbmgpu.runs.number_topics import SAME_WORK
@@ -219,7 +219,7 @@ class Execution:
     def interrupt(self) -> None:
         """Stop the run and write partial results back; a second call kills it at once."""
         if self._launched is None:
-            raise plain(KeyboardInterrupt("the cell was stopped before its ranks had started"))
+            raise stopped_before("its ranks had started")
         self.run.stop(force=self.run.is_asked_to_stop)
 
     @property
@@ -233,7 +233,7 @@ class Execution:
         return bool(self.run.view.restart_reason)
 
     def discard(self) -> None:
-        """End a run that is to restart, and remove it; nothing of it has come home.
+        """End a run that is to restart, and remove it; nothing of it is written back.
 
         Raises:
             KeyboardInterrupt: it was asked to stop.
@@ -247,7 +247,7 @@ class Execution:
             raise LaunchError(f"The cell has stopped, as it cannot start again: {error}") from error
         if is_stopped:
             self.bundle.release()
-            raise plain(KeyboardInterrupt("the cell was stopped before it had started again"))
+            raise stopped_before("it had started again")
         if not self.over:
             raise LaunchError("The ranks of the first start do not end, so the cell has stopped.")
 

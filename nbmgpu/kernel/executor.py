@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -272,7 +271,7 @@ def select_run(name: str = "") -> Run:
     if name:
         return find_run(name)
     going = [run for run in list_runs() if line_of(run).status.state in ACTIVE_STATES]
-    own = [run for run in going if run.record.kernel.pid == os.getpid()]
+    own = [run for run in going if run.record.kernel.is_this_process]
     return [*own, *going, find_run()][0]
 
 

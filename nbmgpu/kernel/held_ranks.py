@@ -113,11 +113,10 @@ class HeldRanks:
     def describe(self) -> str:
         """Return what they hold, in a sentence."""
         names = ", ".join(f"`{name}`" for name in self.held_names())
-        ranks = (
-            f"{self.placement.world_size} ranks" if self.placement.world_size > 1 else "The rank"
-        )
         if not names:
-            return f"{ranks} wait for the next cell; they hold no model.".capitalize()
+            count = self.placement.world_size
+            who = f"{count} ranks wait" if count > 1 else "One rank waits"
+            return f"{who} for the next cell, without a model."
         size = f"{format_bytes(self.nbytes)} in rank 0"
         return f"{names} stay in the ranks ({size}), and the next %%mgpu cell goes on with them."
 

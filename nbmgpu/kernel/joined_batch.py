@@ -1,4 +1,4 @@
-"""Joins the parts that ranks hold of the last batch, so that a name has the batch of the loader."""
+"""Joins what ranks hold of the last batch, or have computed of it, to what one device has."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from nbmgpu.environment.headers import SampleDims
 
 
 def join(parts: Sequence[Any]) -> Any:
@@ -45,13 +47,44 @@ def _join_sequences(parts: Sequence[Any]) -> Any:
     return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
 
 
+def join_leaves(values: Sequence[Any], dims: SampleDims) -> Any:
+    """Return the value whose leaves are those of ``values``, joined along ``dims``.
+
+    Raises:
+        ValueError, RuntimeError: the values do not fit together, or a leaf without samples differs.
+    """
+    from nbmgpu.serialization.value_tree import ValueTree
+
+    trees = [ValueTree.of(value) for value in values]
+    columns = zip(*(tree.leaves for tree in trees), strict=True)
+    leaves = [_join_leaf(column, dim) for column, dim in zip(columns, dims, strict=True)]
+    return trees[0].with_leaves(leaves)
+
+
+def _join_leaf(leaves: Sequence[Any], dim: int | None) -> Any:
+    import torch
+
+    first = leaves[0]
+    if dim is not None:
+        return torch.cat([leaf.to(first.device) for leaf in leaves], dim)
+    if isinstance(first, torch.Tensor):
+        if all(torch.allclose(first, leaf.to(first), equal_nan=True) for leaf in leaves):
+            return first
+    elif all(leaf == first for leaf in leaves):
+        return first
+    raise ValueError("leaves without samples that differ")
+
+
 def join_names(
-    names: Sequence[str], own: Mapping[str, Any], parts: Mapping[int, Mapping[str, Any] | None]
+    names: Mapping[str, SampleDims | None],
+    own: Mapping[str, Any],
+    parts: Mapping[int, Mapping[str, Any] | None],
 ) -> dict[str, Any]:
     """Return the whole value of each of ``names``; names that cannot be joined are left out.
 
     Args:
-        names: they hold rank 0's part of the last batch.
+        names: they hold rank 0's part of the last batch, or what it has computed of it, with the
+            dimension of the samples in each leaf.
         own: the values of rank 0.
         parts: those of the other indices along ``dp``, by index; None where one was not sent.
     """
@@ -59,9 +92,10 @@ def join_names(
     if len(others) < len(parts):
         return {}
     joined = {}
-    for name in names:
+    for name, dims in names.items():
         try:
-            joined[name] = join([own[name], *(part[name] for part in others)])
+            values = [own[name], *(part[name] for part in others)]
+            joined[name] = join(values) if dims is None else join_leaves(values, dims)
         except (ValueError, RuntimeError, KeyError):
             continue
     return joined

@@ -160,9 +160,9 @@ def find_checkpoint(resume: str, cell: str, notebook: str) -> FoundCheckpoint:
         CheckpointError: all are damaged.
         OptionError: there is none, or it is of another cell.
     """
-    folder = Path(resume)
+    folder = Path(resume).expanduser()
     if (folder / DESCRIPTION).is_file() or (folder.is_dir() and STEP_FOLDER in folder.name):
-        checkpoint = Checkpoint(folder)
+        checkpoint = Checkpoint(folder.resolve())  # through links: its run is beside it
         checkpoint.check()
         return FoundCheckpoint(checkpoint, _checked(_run_of(checkpoint), cell), [])
     if resume != NEWEST:
@@ -194,7 +194,7 @@ def _run_of(checkpoint: Checkpoint) -> Run:
         OptionError: it is not in the folder of a run.
     """
     try:
-        return Run(checkpoint.folder.resolve().parents[1])
+        return Run(checkpoint.folder.parents[1])
     except (OSError, ValueError, TypeError, IndexError):
         what = f"{checkpoint.folder} is not in the folder of its run, which tells the cell"
         raise OptionError(format_message(what, instead="the path where the run wrote it")) from None

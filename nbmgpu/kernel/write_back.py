@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from nbmgpu.environment import random_state
-from nbmgpu.environment.headers import ResultHeader
+from nbmgpu.environment.headers import RankPart, ResultHeader, SampleDims
 from nbmgpu.errors import ResultsError, format_message
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.runs.run import Run
 from nbmgpu.serialization import (
-    BATCH_PART,
+    RANK_PART,
     STAYS,
     VALUE,
     Bundle,
@@ -117,9 +117,14 @@ class WriteBack:
         """
         restored = self._restore()
         rank_0 = RankZeroResult() if restored is None else self._bind(restored)
-        of_batch = [] if restored is None else restored.header.batch_names
-        joined = self._join_batches(of_batch, self._read_others())
-        self._compare_ranks(rank_0.names, {name: name in joined for name in of_batch})
+        others = self._read_others()
+        if restored is not None and self.run.state == "finished":
+            header, own = restored.header, self.run.results[0]
+            parts = {name: dims for name, dims in header.batch_parts.items() if name in own}
+            joined = self._join_batches(parts, others)
+            different = self._differing_names(rank_0.names, header.summaries, others)
+            named = [n for n in different if n not in {*self.loop_targets, *parts}]
+            self._compare_ranks([*named, *(n for n in parts if n not in joined)])
         for name, error in trackers.write_back(rank_0.tracked):
             what = f"The run of {name} is not as the cell has left it"
             self.notice(f"tracker:{name}", f"{what}: {error!r}.")
@@ -183,44 +188,53 @@ class WriteBack:
             if name not in values:
                 self.notice(f"missing:{name}", f"--pull {name}: the cell did not bind `{name}`.")
 
-    def _read_others(self) -> dict[int, dict[str, Any] | None]:
-        """Read the small values of the other ranks.
-
-        Returns:
-            Their parts of the last batch, by index along ``dp``; see ``join_names``.
-        """
-        parts: dict[int, dict[str, Any] | None] = {}
+    def _read_others(self) -> list[RankPart]:
+        """Read the small values of the other ranks; return what they have sent besides."""
+        found = []
         for rank, path in enumerate(self.run.record.storage.results[1:], start=1):
             try:
                 values = read_copies(path, self.namespace)
             except Exception:  # none, or a constructor that needs what only ranks have
-                parts[-rank] = None
+                found.append(RankPart(-rank, None, {}))
                 continue
-            index, part = values.pop(BATCH_PART, (-rank, None))
-            parts.setdefault(index, part)
+            found.append(values.pop(RANK_PART, RankPart(-rank, None, {})))
             self.run.results[rank] = values
-        parts.pop(0, None)  # ranks with the same samples as rank 0
-        return parts
+        return found
 
     def _join_batches(
-        self, names: list[str], parts: dict[int, dict[str, Any] | None]
+        self, names: dict[str, SampleDims | None], others: list[RankPart]
     ) -> dict[str, Any]:
-        """Bind ``names``, of which rank 0 has a part of the last batch, to the whole; return it."""
-        if self.run.state != "finished" or self.run.view.trained_on_different_batches:
+        """Bind ``names``, which hold a part of the last batch, to the whole; see ``join_names``."""
+        if self.run.view.trained_on_different_batches:
             return {}
+        parts: dict[int, dict[str, Any] | None] = {}
+        for other in others:
+            if other.dp_rank:  # else its samples are those of rank 0
+                parts.setdefault(other.dp_rank, other.batch)
         joined = join_names(names, self.run.results.get(0, {}), parts)
         self.namespace.update({n: value for n, value in joined.items() if self._is_wanted(n)})
         return joined
 
-    def _compare_ranks(self, on_rank_0: dict[str, Any], is_joined: dict[str, bool]) -> None:
-        """Report what differs between ranks.
+    def _differing_names(
+        self, on_rank_0: dict[str, Any], summaries: dict[str, Any], others: list[RankPart]
+    ) -> list[str]:
+        """Return the names for which some other rank has another value than rank 0.
 
         Args:
             on_rank_0: see ``RankZeroResult.names``.
-            is_joined: whether the parts of the last batch were joined, by the names that hold them.
+            summaries: of its large values.
+            others: of the other ranks.
         """
-        if self.run.state != "finished":
-            return  # ranks that stopped somewhere differ for that reason
+        own = self.run.results[0]
+        values = [values for rank, values in self.run.results.items() if rank]
+        own |= self._own_objects(values, on_rank_0)
+        different = differing_names({n: v for n, v in own.items() if n != VALUE}, values)
+        of_large = differing_names(summaries, [other.summaries for other in others])
+        kept = self._own_objects([summaries], on_rank_0)
+        return [*different, *(name for name in of_large if name in own or name in kept)]
+
+    def _compare_ranks(self, named: list[str]) -> None:
+        """Report what differs between ranks: besides their models, what these names hold."""
         manual = self.options.strategy == "none"  # ranks may differ on purpose
         unreliable = manual or "prefetched-batches" in self.run.view.notices
         if self.run.view.trained_on_different_batches and not unreliable:
@@ -239,12 +253,6 @@ class WriteBack:
                 else ""
             )
             self.notice("different-buffers", DIFFERENT_BUFFERS.format(names=names + more))
-        own = self.run.results.setdefault(0, {})
-        others = [values for rank, values in self.run.results.items() if rank]
-        own |= self._own_objects(others, on_rank_0)
-        different = differing_names({n: v for n, v in own.items() if n != VALUE}, others)
-        named = [n for n in different if n not in {*self.loop_targets, *is_joined}]
-        named += [name for name, whole in is_joined.items() if not whole]
         if named and not manual:
             listed = ", ".join(f"`{name}`" for name in named)
             is_exact = self.options.exact == "always"
@@ -257,7 +265,7 @@ class WriteBack:
             )
 
     def _own_objects(
-        self, others: Iterable[dict[str, Any]], on_rank_0: dict[str, Any]
+        self, others: Iterable[Mapping[str, Any]], on_rank_0: dict[str, Any]
     ) -> dict[str, Any]:
         """Return the notebook's own objects, as they are now, of which ``others`` have copies."""
         copied = {name for values in others for name in values}

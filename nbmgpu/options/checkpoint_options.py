@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -85,8 +86,8 @@ def validate_resume(value: object) -> str | None:
         return None
     if value is True:
         return NEWEST
-    if isinstance(value, str) and value:
-        return value
+    if isinstance(value, str | os.PathLike) and str(value):
+        return str(value)
     problem = Problem(f"{value!r} is not a run", "A run's id, or the path of a checkpoint")
     raise InvalidValueError(problem, NEWEST)
 

@@ -18,5 +18,5 @@
 - ``current``: whether this process is a rank, for ``nbmgpu.log``.
 - ``interrupts``: signal handlers; ``tracker_logging``: experiment trackers.
 - ``restart``: ends the rank for the cell to start again with whole batches.
-- ``small_results``: what ranks other than 0 return.
+- ``comparable_values``: what ranks other than 0 return.
 """

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 
 from .batch_dependence import BatchDependenceDetector
 from .data.current_batch import CurrentBatch
+from .data.last_batch import LastBatches
 from .data.loader_context import LoaderContext
 from .data.loader_events import LoaderEventDispatcher
 from .data.loader_patch import LoaderPatch
@@ -151,10 +152,14 @@ def make_session(
     )
     streams = RandomStreams(rank_info.dp_rank, rank_info.splits_batches)
     metrics = StepMetrics(recorder, progress, limit, batch_dependence, strategy.device)
+    last_batches = LastBatches(batch_dependence.step_values)
+    steps = LoaderSteps(
+        progress, accumulation, state, metrics.throughput, recorder, events, last_batches
+    )
     context = LoaderContext(
         rank_info,
         trained,
-        LoaderSteps(progress, accumulation, state, metrics.throughput, recorder, events),
+        steps,
         losses,
         recorder,
         streams,

@@ -149,7 +149,8 @@ class RankShell(InteractiveShell):
         """Run ``cell`` and return how it ended."""
         before = dict(self.user_ns)
         self.last_traceback = []
-        self.displayhook.silenced = ends_with_semicolon(cell)
+        transform: Any = self.transform_cell
+        self.displayhook.silenced = ends_with_semicolon(transform(cell))
         run: Any = self.run_cell
         result = run(cell, store_history=False, silent=False)
         ignore_interrupts()  # so that the results are returned

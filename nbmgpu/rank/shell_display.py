@@ -21,11 +21,14 @@ NO_CODE = (tokenize.ENDMARKER, tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT)
 
 
 def ends_with_semicolon(cell: str) -> bool:
-    """Return whether the last token of ``cell`` is a semicolon, so that no value is displayed.
+    """Return whether ``cell``, Python code, ends with a semicolon: no value is displayed.
 
     As IPython's ``DisplayHook.semicolon_at_end_of_expression``, which older versions do not have.
     """
-    tokens = tokenize.generate_tokens(io.StringIO(cell).readline)
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(cell).readline))
+    except (tokenize.TokenError, SyntaxError):  # running it says what is wrong
+        return False
     code = [token.string for token in tokens if token.type not in NO_CODE]
     return bool(code) and code[-1] == ";"
 

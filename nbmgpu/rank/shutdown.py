@@ -10,21 +10,21 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.environment import random_state
-from nbmgpu.environment.headers import ResultHeader
+from nbmgpu.environment.headers import RankPart, ResultHeader
 from nbmgpu.errors import StrategyError
 from nbmgpu.patches import explain_missing
 from nbmgpu.runs import reference
 from nbmgpu.runs.events import Status
 from nbmgpu.runs.folder import COLLECTING_FILE, post_mortem_path, write_atomically
-from nbmgpu.serialization import BATCH_PART, NOTHING_STAYS, is_complete, save_result, write_copies
+from nbmgpu.serialization import NOTHING_STAYS, RANK_PART, is_complete, save_result, write_copies
 
 from . import held_rank
+from .comparable_values import is_small, summary_of
 from .device import device_error
 from .files import open_files
 from .reporting import failures
 from .reporting.final_report import FinalReport, emit_measurements
 from .reporting.frame_capture import save_frames
-from .small_results import is_small
 from .store import broadcast
 
 if TYPE_CHECKING:
@@ -172,12 +172,14 @@ def _save_result(
         known = {*received.names}
         variables = {n: v for n, v in variables.items() if n in known or n not in kept}
     last_batches = rank.session.loaders.context.steps.last_batches
+    large = {name: value for name, value in variables.items() if not is_small(value)}
+    summaries = {n: summary for n, v in large.items() if (summary := summary_of(v)) is not None}
     if number:
-        part = rank.session.rank_info.dp_rank, last_batches.part_of(variables)
-        small = {name: value for name, value in variables.items() if is_small(value)}
+        part = RankPart(rank.session.rank_info.dp_rank, last_batches.part_of(variables), summaries)
+        small = {name: value for name, value in variables.items() if name not in large}
         if staying:
             value = {name: last for name, last in value.items() if is_small(last)}
-        write_copies(path, small | value | {BATCH_PART: part}, namespace)
+        write_copies(path, small | value | {RANK_PART: part}, namespace)
         return
     failed = outcome.error is not None
     save_result(
@@ -187,6 +189,7 @@ def _save_result(
             random_state.capture(), outcome.deleted, sorted(kept), tracked,
             [index for index, obj in received.objects.items() if id(obj) in staying.ids],
             held_rank.held_bytes(rank.session) if staying else 0, last_batches.names_in(variables),
+            summaries,
         ),
         received,
         namespace,

@@ -44,8 +44,6 @@ from .training.optimizer_steps import StepPatch
 from .undivided_steps import UndividedSteps
 
 if TYPE_CHECKING:
-    from torch.optim import Optimizer
-
     from nbmgpu.environment.headers import BundleHeader
     from nbmgpu.runs.record import RunRecord
     from nbmgpu.runs.run import Run
@@ -57,7 +55,6 @@ if TYPE_CHECKING:
     from .profiling.step_profiler import StepProfiler
     from .rank_environment import RankEnvironment
     from .reporting.recorder import Recorder
-    from .training.optimizer_steps import Observe
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,7 @@ def prepare(
         checkpointer.install()
     step_writer = step_writer_of(run.folder, session.strategy, progress)
     if step_writer is not None:
-        step_patch.observe = _unfollowed(step_writer.observe, session)
+        step_patch.observe = session.losses.batch_dependence.unobserved(step_writer.observe)
     if record.options.may_restart and session.rank_info.splits_batches:
         recorder.restart = RestartRequest(recorder.events, run.folder)
         UndividedSteps(progress, recorder.restart, record.world_size).install()
@@ -142,16 +139,6 @@ def prepare(
         start_profiler(run, session, backward_patch),
         step_writer,
     )
-
-
-def _unfollowed(observe: Observe, session: TrainingSession) -> Observe:
-    """Return ``observe``, whose reads of tensors are not taken for the cell's."""
-
-    def unfollowed(optimizer: Optimizer, number: int) -> None:
-        with session.losses.batch_dependence.paused():
-            observe(optimizer, number)
-
-    return unfollowed
 
 
 def start_profiler(
@@ -174,6 +161,7 @@ def follow_run(
     session.losses.diagnostics.size_inference.load_code = lambda: NotebookCode.from_cell(
         run.cell, shell.user_ns
     )
+    session.losses.batch_dependence.step_values.begin_cell(shell.user_ns)
     progress = session.progress
     heartbeat.follow(progress, session.metrics.timer)
     desync.detector = desync.DesyncDetector(

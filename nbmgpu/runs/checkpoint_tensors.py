@@ -44,14 +44,14 @@ def map_tensors(
     """
     from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-    keys = [tensor_key(at) for at in range(number)]
+    keys = dict.fromkeys(tensor_key(at) for at in range(number))
     places: dict[str, dict[str, Any]] = {}
     try:
         metadata = FileSystemReader(folder).read_metadata()
         for index, place in metadata.storage_data.items():
             if index.fqn in keys:
                 places.setdefault(place.relative_path, {})[index.fqn] = place
-        if missing := set(keys) - {key for own in places.values() for key in own}:
+        if missing := keys.keys() - {key for own in places.values() for key in own}:
             raise ValueError(f"it does not have {min(missing)}")
     except Exception as error:  # a pickle: any damage
         raise damaged(METADATA, error) from error

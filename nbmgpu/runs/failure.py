@@ -86,24 +86,24 @@ def exception_of(run: Run) -> BaseException | None:
         return None
     if state == "stopped":
         what = f"run {run.id} was stopped; {_what_is_back(run)}{_where_ranks_stood(run)}"
-        return plain(KeyboardInterrupt(what))
+        return without_traceback(KeyboardInterrupt(what))
     if state == "timeout":
-        return plain(
+        return without_traceback(
             RunTimeoutError(
                 f"Run {run.id} took longer than --timeout {run.record.options.timeout:g}: "
                 f"it was stopped; {_what_is_back(run)}{_where_ranks_stood(run)}"
             )
         )
     if view.hang is not None and view.hang.stops:
-        return plain(HangError(_hang(run, view.hang)))
+        return without_traceback(HangError(_hang(run, view.hang)))
     if view.ended and view.ended.detail:
-        return plain(LaunchError(_unsupervised(run, view.ended.detail)))
+        return without_traceback(LaunchError(_unsupervised(run, view.ended.detail)))
     if view.exited_silently is not None:
-        return plain(_silent(run, view.exited_silently))
+        return without_traceback(_silent(run, view.exited_silently))
     if view.failure is not None:
         return _raised(run, view.failure)
     what = f"Run {run.id} ended without a report ({state}): {_why_without_report(run)}."
-    return plain(LaunchError(_unsupervised(run, what)))
+    return without_traceback(LaunchError(_unsupervised(run, what)))
 
 
 def _why_without_report(run: Run) -> str:
@@ -161,7 +161,12 @@ def _where_ranks_stood(run: Run) -> str:
     return "".join(f"\n{line}" for line in lines)
 
 
-def plain(error: ErrorT) -> ErrorT:
+def stopped_before(what: str) -> KeyboardInterrupt:
+    """Return the interrupt of a cell that was stopped before ``what``, a clause."""
+    return without_traceback(KeyboardInterrupt(f"the cell was stopped before {what}"))
+
+
+def without_traceback(error: ErrorT) -> ErrorT:
     """Let IPython show only the message, as the notebook's frames are not the cause."""
     lines = [f"{type(error).__name__}: {error}"]
     error._render_traceback_ = lambda *_: lines  # type: ignore[attr-defined]

@@ -43,6 +43,7 @@ import os
 import secrets
 from pathlib import Path
 
+from nbmgpu.errors import OptionError, format_message
 from nbmgpu.system.ownership import require_own
 
 STOP_FILE = "stop"
@@ -70,9 +71,17 @@ ROOT_VARIABLE = "NBMGPU_RUNS"
 
 
 def runs_root() -> Path:
-    """Return the folder of all runs: ``$NBMGPU_RUNS``, or one in Jupyter's runtime folder."""
+    """Return the folder of all runs: ``$NBMGPU_RUNS``, or one in Jupyter's runtime folder.
+
+    Raises:
+        OptionError: the variable has a relative path.
+    """
     if chosen := os.environ.get(ROOT_VARIABLE):
-        return Path(chosen)
+        if (root := Path(chosen).expanduser()).is_absolute():
+            return root
+        # The kernel, its ranks and the server would look for it in different folders.
+        what, allowed = f"{ROOT_VARIABLE}={chosen} is a relative path", "An absolute path"
+        raise OptionError(format_message(what, allowed, f"{ROOT_VARIABLE}={root.absolute()}"))
     from jupyter_core.paths import jupyter_runtime_dir
 
     return Path(jupyter_runtime_dir()) / "nbmgpu"

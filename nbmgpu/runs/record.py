@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from dataclasses import dataclass, field
 from typing import Any
 
 from nbmgpu.strategies.mesh_sizes import describe_position, parse_mesh
+from nbmgpu.system.processes import process_is_alive
 
 from .engine_plugins import DEFAULT_ENGINE
 from .field_types import has_declared_types
@@ -29,6 +32,12 @@ class KernelRecord:
     sys_path: list[str]
     notebook: str = ""
     host: str = ""
+
+    @property
+    def is_this_process(self) -> bool:
+        """Whether this process is the kernel: others may have its pid, later or on another host."""
+        is_here = self.host in ("", socket.gethostname())
+        return is_here and self.pid == os.getpid() and process_is_alive(self.pid, self.create_time)
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,10 @@ def undo(run_folder: Path) -> None:
         return
     require_own(run_folder)
     lines = (line for log in folder.glob("*.jsonl") for line in log.read_text().splitlines())
-    entries = sorted((Entry(**json.loads(line)) for line in lines), key=lambda each: each.time)
+    try:
+        entries = sorted((Entry(**json.loads(line)) for line in lines), key=lambda each: each.time)
+    except (ValueError, TypeError) as error:
+        raise OSError(f"{folder} has a line that was not written to its end") from error
     for entry in reversed(entries):
         if entry.backup:
             shutil.copy2(folder / entry.backup, entry.path)

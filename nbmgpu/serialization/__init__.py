@@ -27,12 +27,12 @@ from .value_copies import read_copies, write_copies
 VALUE = "__nbmgpu_value__"
 """Name under which the value of the cell's last expression is sent."""
 
-BATCH_PART = "__nbmgpu_batch__"
-"""Name under which a rank other than 0 sends its part of the last batch, for names that hold it."""
+RANK_PART = "__nbmgpu_part__"
+"""Name under which a rank other than 0 sends a ``RankPart``."""
 
 __all__ = [
-    "BATCH_PART",
     "NOTHING_STAYS",
+    "RANK_PART",
     "STAYS",
     "VALUE",
     "Bundle",

@@ -13,7 +13,8 @@ from interrupted import LOOP, notebook, run_until_it_fails
 
 import nbmgpu
 from nbmgpu.errors import CheckpointError
-from nbmgpu.kernel.resumed_options import find_checkpoint
+from nbmgpu.kernel.resumed_options import find_checkpoint, with_checkpoint
+from nbmgpu.options.run_options import RunOptions
 from nbmgpu.runs.checkpoint import DESCRIPTION, Checkpoint
 from nbmgpu.runs.run import Run
 
@@ -123,3 +124,17 @@ def test_another_content_is_found_when_it_is_read(run: Run) -> None:
         with pytest.raises(CheckpointError, match=name):
             Checkpoint(folder).load(torch.nn.Linear(1, 1))
         flip(folder / name)
+
+
+def test_a_checkpoint_is_found_by_a_relative_path_and_through_a_link(run, tmp_path, monkeypatch):
+    whole = run.checkpoints[-1].folder
+    link = tmp_path / whole.name
+    link.symlink_to(whole)
+    monkeypatch.chdir(whole.parent)
+    monkeypatch.setenv("HOME", str(whole.parent))
+    for path in (whole.name, str(link), f"~/{whole.name}"):
+        found = find_checkpoint(path, CELL, "")
+        assert (found.checkpoint.folder, found.run.id) == (whole, run.id)
+    resumed = with_checkpoint(RunOptions.of(resume=link), CELL, "")
+    assert resumed.options.resume == str(whole)
+    assert resumed.notice == f"Resumed after step 14 of run {run.id}."

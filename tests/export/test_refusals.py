@@ -226,7 +226,9 @@ def test_the_words_of_the_command(line: str, run: str, path: str, options: objec
     assert command.report == path.endswith(".html")
 
 
-@pytest.mark.parametrize("line", ["", "2026", "a b train.py", "train.py --with-nbmgp", "x.txt"])
+@pytest.mark.parametrize(
+    "line", ["", "2026", "a b train.py", "train.py --with-nbmgp", "x.txt", "'train.py"]
+)
 def test_wrong_words_say_what_to_type(line: str) -> None:
     with pytest.raises(OptionError, match="Try: "):
         parse(line)

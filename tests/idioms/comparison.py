@@ -19,7 +19,7 @@ from nbmgpu.runs.event_file import EventTail
 from nbmgpu.runs.events import Progress
 
 from .differences import Differences, difference
-from .idiom import RANK_LOCAL, Idiom
+from .idiom import Idiom
 from .notebook import (
     PRELUDE,
     execute_alone,
@@ -119,7 +119,7 @@ def compare(
     random_ranks = random_state.capture()
 
     result = Comparison(run, alone, found)
-    local = {"_", "bar"} if of_whole_batch else RANK_LOCAL | idiom.rank_local
+    local = {"_", "bar"} if of_whole_batch else idiom.rank_local
     names = [n for n in alone if not n.startswith("__") and n not in local]
     for name in names:
         if name in found:

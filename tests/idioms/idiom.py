@@ -17,16 +17,13 @@ for epoch in range(2):
 """
 """The usual training loop, for idioms that differ in the cells before it."""
 
-RANK_LOCAL = frozenset({"out", "pred"})
-"""Names for what a step makes of its batch: on ranks, what rank 0 made of its shard."""
-
 
 @dataclass(frozen=True)
 class Idiom:
     """A cell and the cells before it, with what is known of its run on ranks.
 
     Attributes:
-        rank_local: names that hold what a rank made of its own shard, besides ``RANK_LOCAL``.
+        rank_local: names that hold what a rank made of its own shard.
         split: whether batches of a loader are split over ranks.
         notices: the topics that must be given.
         ranks: the numbers of ranks to run it on.

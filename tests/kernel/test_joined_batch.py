@@ -61,9 +61,9 @@ def test_parts_that_do_not_fit_are_refused(parts: list[Any]) -> None:
 def test_names_are_joined_in_the_order_of_parts() -> None:
     own = {"x": rows(0, 1), "y": 1}
     parts: dict[int, Any] = {2: {"x": rows(2, 3)}, 1: {"x": rows(1, 2)}}
-    assert torch.equal(join_names(["x"], own, parts)["x"], rows(0, 3))
+    assert torch.equal(join_names({"x": None}, own, parts)["x"], rows(0, 3))
 
 
 def test_without_all_parts_nothing_is_joined() -> None:
-    assert join_names(["x"], {"x": rows(0, 2)}, {1: {"x": rows(2, 3)}, 2: None}) == {}
-    assert join_names(["x"], {"x": rows(0, 2)}, {1: {"z": rows(2, 3)}}) == {}
+    assert join_names({"x": None}, {"x": rows(0, 2)}, {1: {"x": rows(2, 3)}, 2: None}) == {}
+    assert join_names({"x": None}, {"x": rows(0, 2)}, {1: {"z": rows(2, 3)}}) == {}

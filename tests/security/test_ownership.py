@@ -308,3 +308,15 @@ def test_all_places_that_unpickle_are_listed():
 
 def test_a_check_is_cheap(file):
     assert min(timeit.repeat(lambda: require_own(file), number=100, repeat=5)) / 100 < 1e-3
+
+
+def test_a_log_that_was_not_written_to_its_end_restores_nothing(tmp_path):
+    changed = tmp_path / "changed"
+    changed.write_text("before")
+    UndoLog(tmp_path).record(str(changed))
+    changed.write_text("after")
+    (log,) = (tmp_path / "undo").glob("*.jsonl")
+    log.write_text(log.read_text() + '{"time": 1')
+    with pytest.raises(OSError, match="not written to its end"):
+        undo(tmp_path)
+    assert changed.read_text() == "after"

@@ -41,7 +41,7 @@ RIGHTS = (
 ROLE = "ask the cluster's administrator for the role in docs/clusters.md, for namespace {namespace}"
 
 
-class ApiError(LaunchError):
+class KubernetesError(LaunchError):
     """The API has refused a request.
 
     Attributes:
@@ -98,7 +98,7 @@ class Cluster:
         """Create a TrainJob; return it as the API has stored it.
 
         Raises:
-            ApiError: the API refuses it.
+            KubernetesError: the API refuses it.
         """
         write = self._jobs.create_namespaced_custom_object
         arguments = (GROUP, VERSION, self.namespace, PLURAL, manifest)
@@ -135,7 +135,7 @@ class Cluster:
         """Return a pod by its name.
 
         Raises:
-            ApiError: there is none, or it may not be read.
+            KubernetesError: there is none, or it may not be read.
         """
         return self._asked(self._core.read_namespaced_pod, name, self.namespace)
 
@@ -143,7 +143,7 @@ class Cluster:
         """Return a PersistentVolumeClaim; None if there is none of that name.
 
         Raises:
-            ApiError: it may not be read.
+            KubernetesError: it may not be read.
         """
         read = self._core.read_namespaced_persistent_volume_claim
         return self._found(read, name, self.namespace)
@@ -161,7 +161,7 @@ class Cluster:
         """Return what a call returns; None where it says that the object is not there."""
         try:
             return self._asked(call, *arguments)
-        except ApiError as error:
+        except KubernetesError as error:
             if error.status != 404:
                 raise
             return None
@@ -170,7 +170,7 @@ class Cluster:
         """Return what a call returns.
 
         Raises:
-            ApiError: with what the API says.
+            KubernetesError: with what the API says.
         """
         with _errors_for_people(self.namespace):
             return call(*arguments, **named, _request_timeout=TIMEOUT)
@@ -220,10 +220,10 @@ def _errors_for_people(namespace: str) -> Iterator[None]:
             text = format_message(what, WAYS, "kubectl auth whoami")
         else:
             text = f"Kubernetes: {said}"
-        raise ApiError(text, status) from None
+        raise KubernetesError(text, status) from None
     except HTTPError as error:
         what = f"Kubernetes does not answer: {getattr(error, 'reason', None) or error}"
-        raise ApiError(format_message(what, instead="kubectl cluster-info")) from None
+        raise KubernetesError(format_message(what, instead="kubectl cluster-info")) from None
 
 
 def _message(error: Any) -> str:

@@ -14,7 +14,7 @@ from nbmgpu.errors import LaunchError, format_message
 from nbmgpu.runs.folder import runs_root, write_atomically
 from nbmgpu.runs.run import Run
 
-from .api import TRAINER, ApiError, Cluster
+from .api import TRAINER, Cluster, KubernetesError
 from .job_options import JobOptions
 from .job_state import JobState, event_text, job_state
 from .node_files import HEAD_FILE, failed_nodes, node_logs, write_variables
@@ -138,7 +138,7 @@ class Job(RunHandle):
             return ""
         more = ""
         if cluster := self._connected():
-            with suppress(ApiError):  # reading events may not be allowed
+            with suppress(KubernetesError):  # reading events may not be allowed
                 more = event_text(cluster.events(self.name))
         text = f"TrainJob {self.name}: {state.waits_for}"
         return text if not more or more in text else f"{text}. {more}"

@@ -12,7 +12,7 @@ from typing import Any
 from nbmgpu.errors import LaunchError, OptionError, format_message
 from nbmgpu.runs.folder import runs_root
 
-from .api import IN_POD, ApiError, Cluster
+from .api import IN_POD, Cluster, KubernetesError
 from .job_options import JobOptions
 from .train_job import is_below
 
@@ -40,7 +40,7 @@ def complete(options: JobOptions) -> tuple[JobOptions, str]:
     if missing and (IN_POD / "namespace").exists():
         try:
             told = _told(cluster.pod(socket.gethostname()), options.claim)
-        except ApiError as refused:
+        except KubernetesError as refused:
             error = f"; it may not: {str(refused).partition(chr(10))[0]}"
     known: dict[str, Any] = {key: told[key] for key in missing if told.get(key)}
     if "mount" in known and not options.sub_path:
@@ -107,7 +107,7 @@ def _require_claim(cluster: Cluster, claim: str) -> None:
     """
     try:
         found = cluster.claim(claim)
-    except ApiError as error:
+    except KubernetesError as error:
         if error.status != 403:
             raise
         return

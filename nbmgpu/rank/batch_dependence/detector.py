@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -20,11 +21,14 @@ from .numpy_access import patch_array_access
 from .op_findings import OpFindings
 from .position_indexing import BY_POSITION, patch_indexing
 from .reduction_ops import BATCH_NORM_TAG
+from .step_values import StepValues
 from .tags import Batched, CrossSample, SampleSum, SingleSample
 
 if TYPE_CHECKING:
     from nbmgpu.rank.loss.loss_graph import LossGraph
     from nbmgpu.rank.reporting.recorder import Recorder
+
+R = TypeVar("R")
 
 MAX_SAMPLES = 4096
 """Samples of a shard up to which they are tracked."""
@@ -47,6 +51,7 @@ class BatchDependenceDetector:
     Attributes:
         numbers: digests of what steps decide by, and of the numbers that they compute with after
             they have converted tensors to arrays or lists, by the number of the batch.
+        step_values: what variables of the cell held after the last observed step.
         splits_batches: whether a step was seen that trains on a batch in pieces, one backward pass
             each.
     """
@@ -67,6 +72,7 @@ class BatchDependenceDetector:
         self._read_since = 0
         self._recent: deque[WeakTensors] = deque(maxlen=MAX_READ_AHEAD + 1)
         self._patches: list[Callable[[], None]] = []
+        self.step_values = StepValues()
         self.splits_batches = False
         self.numbers: dict[str, str] = {}
 
@@ -136,6 +142,7 @@ class BatchDependenceDetector:
         elif trained.in_pieces or (trained.all_tracked and findings.is_one_piece):
             self.splits_batches = True
         if trained.any:
+            self.step_values.observe(mode.tags)
             self.numbers |= {str(n): made.hexdigest() for n, made in mode.numbers.items()}
             self._report_findings(findings)
             self._report_escaped(mode.escaped)
@@ -232,6 +239,16 @@ class BatchDependenceDetector:
         into a float.
         """
         return NO_CONTEXT if self._mode is None else mode_removed(self._mode)
+
+    def unobserved(self, function: Callable[..., R]) -> Callable[..., R]:
+        """Return ``function``, of which nothing is taken for the cell's."""
+
+        @functools.wraps(function)
+        def call(*args: Any) -> R:
+            with self.paused():
+                return function(*args)
+
+        return call
 
     def mark_as_global(self, losses: Sequence[torch.Tensor]) -> None:
         """Register losses that have the value of the global batch from now on."""

@@ -51,6 +51,11 @@ class Batched:
         return len(self.samples) < len(self.sources)
 
     @property
+    def has_all_in_order(self) -> bool:
+        """Whether all samples are there, one after the other."""
+        return self.samples == tuple(range(len(self.sources)))
+
+    @property
     def one_sample_per_index(self) -> bool:
         """Whether each index along the dimension is one sample (samples may be repeated)."""
         return self.block_size == 1

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from nbmgpu.environment.headers import SampleDims
+from nbmgpu.serialization.value_tree import leaves_of
 
 from .batch_shard import BatchShard
 from .batch_split import count_rows
 from .batch_tensors import iter_tensors
+
+if TYPE_CHECKING:
+    from nbmgpu.rank.batch_dependence.step_values import StepValues
 
 LARGEST = 64 << 20
 """Bytes that a rank sends at most for the kernel to join the parts."""
@@ -19,10 +27,18 @@ MOST_LOADERS = 8
 
 @dataclass(frozen=True)
 class LastBatch:
-    """A collated batch, or rather this rank's ``shard`` of it."""
+    """A collated batch, or rather this rank's ``shard`` of it.
+
+    Attributes:
+        batch: what the loop gets.
+        shard: the number of samples in it.
+        dim: the dimension of the samples in each of its tensors; None for a batch of a loader, the
+            columns of which have them along the first, or are lists of them.
+    """
 
     batch: Any
     shard: BatchShard
+    dim: int | None = None
 
     def names_in(self, variables: Mapping[str, Any]) -> list[str]:
         """Return the names that hold the shard or something in it, and so only a part."""
@@ -31,34 +47,80 @@ class LastBatch:
         ids = set(map(id, _containers(self.batch)))
         return [name for name, value in variables.items() if id(value) in ids]
 
+    def dims_of(self, value: Any) -> SampleDims | None:
+        """Return the dimension of the samples in each leaf of what is in the batch."""
+        return None if self.dim is None else (self.dim,) * len(leaves_of(value) or ())
+
+    def has_samples(self, value: Any) -> bool:
+        """Return whether the samples can be seen in what is in the batch."""
+        return self.dim is not None or count_rows(value) == self.shard.samples
+
 
 class LastBatches:
-    """The last batch of each loader."""
+    """The last batch of each loader, and what the last steps have computed of them."""
 
-    def __init__(self) -> None:
-        """Begin without a batch."""
+    def __init__(self, step_values: StepValues) -> None:
+        """Begin without a batch.
+
+        Args:
+            step_values: what variables of the cell held after a step.
+        """
         self._of_loaders: dict[object, LastBatch] = {}
+        self._step_values = step_values
 
-    def add(self, loader: object, batch: Any, shard: BatchShard) -> None:
+    def add(self, loader: object, batch: LastBatch) -> None:
         """Replace the last batch of ``loader``."""
-        self._of_loaders[loader] = LastBatch(batch, shard)
+        self._of_loaders[loader] = batch
         if len(self._of_loaders) > MOST_LOADERS:
             del self._of_loaders[next(iter(self._of_loaders))]
 
-    def names_in(self, variables: Mapping[str, Any]) -> list[str]:
-        """Return the names that hold a part of one of the batches."""
-        return [name for last in self._of_loaders.values() for name in last.names_in(variables)]
+    def names_in(self, variables: Mapping[str, Any]) -> dict[str, SampleDims | None]:
+        """Return the names that hold a part of one of the batches, or were computed from one.
+
+        Returns:
+            The dimension of the samples in each leaf of a value, see ``LastBatch.dim``.
+        """
+        held = self._held_in(variables)
+        dims = {name: last.dims_of(variables[name]) for name, last in held.items()}
+        return {**dims, **self._computed_in(variables)}
 
     def part_of(self, variables: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return what such names hold, if the samples are its rows; None if it is too much."""
+        """Return what such names hold, if the samples are its rows.
+
+        None if the batches are too large; of what was computed, only what there is room for.
+        """
         part = {
             name: variables[name]
-            for last in self._of_loaders.values()
-            for name in last.names_in(variables)
-            if count_rows(variables[name]) == last.shard.samples
+            for name, last in self._held_in(variables).items()
+            if last.has_samples(variables[name])
         }
-        size = sum(tensor.nbytes for tensor in iter_tensors(list(part.values())))
-        return part if size <= LARGEST else None
+        room = LARGEST - sum(tensor.nbytes for tensor in iter_tensors(list(part.values())))
+        if room < 0:
+            return None
+        for name in self._computed_in(variables):
+            leaves = leaves_of(variables[name]) or ()
+            size = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
+            if size <= room:
+                part[name] = variables[name]
+                room -= size
+        return part
+
+    def _held_in(self, variables: Mapping[str, Any]) -> dict[str, LastBatch]:
+        """Return the names that hold a part of a batch, and the batch."""
+        return {
+            name: last for last in self._of_loaders.values() for name in last.names_in(variables)
+        }
+
+    def _computed_in(self, variables: Mapping[str, Any]) -> dict[str, SampleDims]:
+        """Return the names of what the last steps have computed of their shards."""
+        found, held = {}, self._held_in(variables)
+        for name, value in self._step_values.of_names.items():
+            last = self._of_loaders.get(self._step_values.loader_of[name])
+            if last is None or name not in variables or name in held or not last.shard.is_partial:
+                continue
+            if value.has_samples(variables[name], last.shard.samples):
+                found[name] = tuple(None if at is None else at.dim for at in value.dims)
+        return found
 
 
 def _containers(item: Any, depth: int = 2) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nbmgpu.rank.reporting import notices
 
 from .batch_tensors import weak_tensors
-from .last_batch import LastBatches
+from .last_batch import LastBatch, LastBatches
 from .loader_events import LoaderEvent
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class LoaderSteps:
         throughput: Throughput,
         recorder: Recorder,
         events: LoaderEventDispatcher,
+        last_batches: LastBatches,
     ) -> None:
         """Update ``progress`` and ``accumulation`` as batches are used."""
         self.progress = progress
@@ -48,7 +49,7 @@ class LoaderSteps:
         self.throughput = throughput
         self.recorder = recorder
         self.events = events
-        self.last_batches = LastBatches()
+        self.last_batches = last_batches
 
     def with_last(self, batches: Iterable[T]) -> Iterator[tuple[T, bool]]:
         """Yield each batch, and whether it is the last one, as far as accumulation needs it."""
@@ -73,7 +74,7 @@ class LoaderSteps:
             tokens: number of tokens in the shard.
             progress: fields of the loader's progress bar; no bar without any.
         """
-        self.last_batches.add(loader, batch, shard)
+        self.last_batches.add(loader, LastBatch(batch, shard))
         begin = functools.partial(self._begin_batch, loader, shard, last, tokens, progress)
         self.events.dispatch(LoaderEvent(begin, True, loader, weak_tensors(batch), shard, last))
 

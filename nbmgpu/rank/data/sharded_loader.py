@@ -16,6 +16,7 @@ from nbmgpu.rank.metrics.step_time import tokens_in
 from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.rng.draw_detector import DrawDetector
 from nbmgpu.rank.rng.generators import reachable_generators
+from nbmgpu.rank.source_analysis.step_variables import step_variables
 from nbmgpu.rank.source_analysis.training_loops import loop_trains
 
 from .batch_sampling import repeat_forever, uses_torch_sampler
@@ -72,6 +73,7 @@ class ShardedLoader:
         num_batches = 0 if cycled else _length(loader)
         own = reachable_generators(frame, excluded=context.sampler_generators)
         self.iterates_manually = loop_trains(frame) is None
+        context.losses.batch_dependence.step_values.begin_pass(self, step_variables(frame))
         shards = repeat_forever(shards) if cycled else shards
         return self._pass(loader, seed, shards, num_batches, own)
 

@@ -13,11 +13,13 @@ from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.rng.draw_detector import DrawDetector
 from nbmgpu.rank.rng.generators import reachable_generators
 from nbmgpu.rank.source_analysis.stack_frames import LIBRARIES, frame_outside
+from nbmgpu.rank.source_analysis.step_variables import step_variables
 from nbmgpu.rank.source_analysis.training_loops import loop_trains
 from nbmgpu.rank.source_analysis.whole_batch_use import loop_uses_whole_batch
 from nbmgpu.strategies.outcome import versions_of
 
 from .batch_split import min_samples_of_remainder, split_batch
+from .last_batch import LastBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,7 +110,8 @@ class SharedBatches:
             if shard.is_partial and not shard.is_padding:
                 losses.batch_dependence.add_batch(rows, shard.samples, shard.global_samples)
             parts = tuple(each.movedim(0, dim) for each in rows)
-            steps.last_batches.add(self, parts, shard)
+            losses.batch_dependence.step_values.begin_pass(self, step_variables(frame))
+            steps.last_batches.add(self, LastBatch(parts, shard, dim))
             yield parts
             is_over = True
         finally:

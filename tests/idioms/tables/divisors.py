@@ -213,7 +213,7 @@ IDIOMS = [
         """, setup="""
         n = torch.randint(1, 6, (44,))
         loader = DataLoader(TensorDataset(torch.randn(44, 5, 8), torch.randn(44, 5, 4), n), 8)
-        """, rank_local="t n want", ranks=(2, 3)),
+        """, rank_local="t n out want", ranks=(2, 3)),
     idiom("a mean over rows chosen by their numbers", """
         for x, t, m in loader:
             rows = m.nonzero().squeeze(1)
@@ -235,7 +235,7 @@ IDIOMS = [
             opt.step()
             losses.append(loss.item())
         """, setup="loader = DataLoader(dataset, 2)\nopt.param_groups[0]['lr'] = 0.01",
-        notices="one-sample"),
+        rank_local="pred", notices="one-sample"),
     idiom("a mean of what is not nan", """
         for x, y in loader:
             l = F.cross_entropy(model(x), y, reduction="none")

@@ -116,7 +116,7 @@ IDIOMS = [
             opt.step()
             losses.append(loss.item())
         """, setup="other = DataLoader(TensorDataset(X + 0.1, Y), 8, shuffle=True)",
-        rank_local="x2 _"),
+        rank_local="x2 _ out"),
     idiom("two tasks, a loader each, in turn", """
         for (x, y), (x2, y2) in zip(loader, other):
             loss = F.cross_entropy(model(x), y)

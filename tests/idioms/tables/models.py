@@ -169,7 +169,7 @@ IDIOMS = [
     """.strip().replace("\n", "\n")), setup="""
         extra = nn.Linear(8, 4)
         opt = torch.optim.Adam([*model.parameters(), *extra.parameters()], lr=1e-2)
-        """),
+        """, rank_local="out"),
     idiom("parameters used for some samples", step(
         "loss = F.cross_entropy(model(x), y)"), setup="""
         class Routed(nn.Module):

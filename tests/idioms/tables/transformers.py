@@ -88,5 +88,5 @@ IDIOMS = [
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
     ids = torch.randint(3, 40, (22, 8))
     attention_mask = (torch.arange(8) < torch.randint(3, 9, (22, 1))).long()
-    """ + CAUSAL),
+    """ + CAUSAL, rank_local="out"),
 ]  # fmt: skip

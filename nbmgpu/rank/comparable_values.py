@@ -1,4 +1,4 @@
-"""Which values ranks other than 0 return, for a comparison with rank 0's: small ones."""
+"""What ranks other than 0 return for a comparison with rank 0: small values, and sums of others."""
 
 from __future__ import annotations
 
@@ -8,13 +8,39 @@ from typing import Any
 
 import torch
 
+from nbmgpu.serialization.value_tree import leaves_of
+
 MAX_ELEMENTS = 100_000
 """Elements that a value may have to be returned."""
+
+MAX_SUMMED = 1 << 28
+"""Elements that a tensor may have to be summed."""
 
 
 def is_small(value: Any) -> bool:
     """Return whether ``value`` is a number, a string, or a small container of these."""
     return _count_elements(value, MAX_ELEMENTS, depth=3) <= MAX_ELEMENTS
+
+
+def summary_of(value: Any) -> list[Any] | None:
+    """Return the leaves of a container of tensors, with shape, type and norm for each tensor.
+
+    Two values with different summaries differ.  None if something in ``value`` is no leaf.
+    """
+    if isinstance(value, torch.nn.Module | torch.optim.Optimizer):
+        return None
+    leaves = leaves_of(value)
+    return None if leaves is None else [_summary_of_leaf(leaf) for leaf in leaves]
+
+
+def _summary_of_leaf(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf if isinstance(leaf, bool | int | float | str) else None
+    if type(leaf) is not torch.Tensor or leaf.layout != torch.strided or leaf.numel() > MAX_SUMMED:
+        return None
+    with torch.no_grad():
+        norm = torch.linalg.vector_norm(leaf.detach().double().nan_to_num()).item()
+    return [*leaf.shape, str(leaf.dtype), norm]
 
 
 def _count_elements(value: Any, limit: int, depth: int) -> float:

@@ -1,0 +1,86 @@
+"""What a step leaves of its batch is one device's after the run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from idioms.idiom import TRAIN
+from idioms.notebook import notebook
+
+import nbmgpu
+
+KEPT = """
+        out = model(x)
+        predicted, masked = out.argmax(1), torch.where(out > 0, out, 0.0)
+        flipped, tokens = out.T, out[:, None].expand(-1, 3, -1).reshape(-1, 4)
+        made = {"out": out, "pair": (out.sum(1), 7)}
+        picked = out[0]
+"""
+
+
+@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 2), ("ddp", 3), ("fsdp", 2)])
+def test_what_has_all_samples_is_joined(strategy: str, ranks: int) -> None:
+    alone, names = notebook(), notebook()
+    exec(TRAIN + KEPT, alone)
+    run = nbmgpu.run(TRAIN + KEPT, names, gpus=ranks, cpu=True, exact="never", strategy=strategy)
+    for name in ("x", "y", "out", "predicted", "masked", "flipped", "tokens"):
+        torch.testing.assert_close(names[name], alone[name].detach())
+    total, seven = names["made"]["pair"]
+    torch.testing.assert_close(total, alone["made"]["pair"][0].detach())
+    assert seven == 7
+    text = run.view.notices["rank-0-values"].text
+    assert text.startswith("`picked`: "), "what is picked by position"
+
+
+EVALUATION = """
+with torch.no_grad():
+    for xv, yv in DataLoader(TensorDataset(X[:8], Y[:8]), 4):
+        {}
+"""
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        TRAIN.replace("model(x)", "(out := model(x))") + EVALUATION.format("out = model(xv)"),
+        TRAIN + "        out = model(x)\n" + EVALUATION.format("out = model(xv)"),
+        EVALUATION.format("out = model(xv)") + TRAIN,
+        TRAIN + "        out = model(x)\n        if len(losses) % 2 == 0:\n"
+        "            with torch.no_grad():\n                out = model(X[:4])\n",
+        TRAIN + "        out = model(x)\nout = model(X[:4]).detach()\n",
+    ],
+)
+def test_what_comes_of_whole_batches_stays_as_it_is(cell: str) -> None:
+    """Their batches have as many samples as a shard of the training batches."""
+    alone, names = notebook(), notebook()
+    exec(cell, alone)
+    nbmgpu.run(cell, names, gpus=2, cpu=True, exact="never")
+    assert len(alone["out"]) == 4
+    torch.testing.assert_close(names["out"], alone["out"].detach())
+
+
+def test_a_batch_that_is_shared_along_another_dimension_is_joined_along_it() -> None:
+    """Its first dimension has as many elements as the part has samples."""
+    cell = """
+for columns in X.reshape(-1, 4, 8):
+    for part in nbmgpu.share(columns, dim=1):
+        opt.zero_grad()
+        loss = (part.T @ torch.ones(4, 8) @ model.weight.T).pow(2).mean()
+        loss.backward()
+        opt.step()
+"""
+    alone, names = notebook(), notebook()
+    for namespace in (alone, names):
+        namespace |= {"model": torch.nn.Linear(8, 4), "nbmgpu": nbmgpu}
+        torch.nn.init.ones_(namespace["model"].weight)
+        namespace["opt"] = torch.optim.SGD(namespace["model"].parameters(), lr=0.01)
+    exec(cell, alone)
+    nbmgpu.run(cell, names, gpus=2, cpu=True, exact="never")
+    torch.testing.assert_close(names["part"], alone["part"])
+    torch.testing.assert_close(names["loss"], alone["loss"].detach())
+
+
+def test_large_values_that_differ_between_ranks_are_named() -> None:
+    cell = TRAIN + "wide = x.repeat(1, 10_000)\nequal = X.repeat(1, 1_000)\n"
+    run = nbmgpu.run(cell, notebook(), gpus=2, cpu=True, exact="never")
+    assert run.view.notices["rank-0-values"].text.startswith("`wide`: ")
