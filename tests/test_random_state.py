@@ -1,4 +1,4 @@
-"""The random states that travel with a cell and come home."""
+"""The random states that travel with a cell and come back."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def entry(name: str, counts: Counts) -> str:
 
 def survey() -> dict[str, Found]:
     """Try all operators; return the verdicts of each, by name, and a sample whose rule is wrong."""
-    done = subprocess.run([sys.executable, SURVEY, "0", "1"], stdout=subprocess.PIPE, check=True)
+    done = subprocess.run([sys.executable, SURVEY], stdout=subprocess.PIPE, check=True)
     found: dict[str, Found] = json.loads(done.stdout)
     return found
 

@@ -257,4 +257,4 @@ for x, y in loader:
     loss = F.cross_entropy(a @ b.T / 0.5, torch.arange(len(x), device=device)){STEP}""",
     ),
 )
-"""Cells whose samples meet or draw random numbers together, for ``--exact always``."""
+"""Cells whose samples interact or draw random numbers together, for ``--exact always``."""

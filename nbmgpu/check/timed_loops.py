@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +145,12 @@ def sizes(setting: Setting, ranks: int) -> dict[str, Any]:
     return {"device": "cpu", "width": 64, "depth": 4, "batch": 32, "steps": 40}
 
 
-def sizes_to_overlap(setting: Setting, ranks: int) -> dict[str, Any]:
-    """Return the same for gradients of more than 25 MiB, which fill several buckets."""
+def model_source(setting: Setting, ranks: int, profiled: bool) -> str:
+    """Return the source of the model; of a profiled one, gradients fill several buckets."""
     found = sizes(setting, ranks)
-    return found if setting.gpus else found | {"width": 512, "depth": 8, "steps": 20}
+    if profiled and not setting.gpus:  # more than 25 MiB, as on GPUs
+        found |= {"width": 512, "depth": 8, "steps": 20}
+    return MODEL.format(**found)
 
 
 def ours(
@@ -155,8 +158,7 @@ def ours(
 ) -> dict[str, float]:
     """Return seconds and bytes of a step under nbmgpu; with ``profile``, its steps are profiled."""
     names: dict[str, Any] = {}
-    size = sizes_to_overlap if profile else sizes
-    exec(MODEL.format(**size(setting, ranks)) + OURS, names)
+    exec(model_source(setting, ranks, bool(profile)) + OURS, names)
     options: dict[str, Any] = {"verify": 0} | ({"profile": profile} if profile else {})
     run = run_on_ranks(LOOP, names, setting, ranks, strategy=strategy, timeout=300, **options)
     found = {name: float(names[name]) for name in ("step", "cpu", "peak")}
@@ -167,7 +169,7 @@ def ours(
 
 def plain(setting: Setting) -> dict[str, float]:
     """Return the same of the plain loop, in a process of its own."""
-    script = MODEL.format(**sizes(setting, 1)) + OURS + LOOP
+    script = model_source(setting, 1, profiled=False) + OURS + LOOP
     script += "\nimport json\nprint(json.dumps(dict(step=step, cpu=cpu, peak=peak)))"
     return _run_script(script, [sys.executable])
 
@@ -181,9 +183,8 @@ def by_hand(
     loop = LOOP.replace(STEP, step)
     if profile:
         profiled = loop.replace(step, step + "        running.step()\n")
-        loop = PROFILED_LOOP.format(loop=_indented(profiled))
-    size = sizes_to_overlap if profile else sizes
-    script = MODEL.format(**size(setting, ranks)) + BY_HAND.format(
+        loop = PROFILED_LOOP.format(loop=textwrap.indent(profiled, "    "))
+    script = model_source(setting, ranks, profile) + BY_HAND.format(
         backend=backend, wrap=WRAPPED[strategy], loop=loop
     )
     launcher = [
@@ -191,10 +192,6 @@ def by_hand(
         *(f"--nproc-per-node={ranks}", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"),
     ]
     return _run_script(script, launcher)
-
-
-def _indented(source: str) -> str:
-    return "".join(f"    {line}" for line in source.splitlines(keepends=True))
 
 
 def _run_script(script: str, command: list[str]) -> dict[str, float]:

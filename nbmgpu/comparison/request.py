@@ -6,7 +6,7 @@ the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -259,11 +259,11 @@ def _request(kind: str, values: dict[str, Any], machine: Machine) -> Request:
     alone = {name: values[name][0] for name in several if len(values[name] or ()) == 1}
     command = " ".join([table.command, *format_flags(values | alone, table.flags, OWN_DEFAULTS)])
     steps: int = values["steps"]
-    make: Callable[..., Iterable[Entry]] = _strategy_entries if kind == "compare" else _size_entries
-    return Request(kind, command, steps, tuple(make(values, machine)))
+    entries = _strategy_entries(values) if kind == "compare" else _size_entries(values, machine)
+    return Request(kind, command, steps, tuple(entries))
 
 
-def _strategy_entries(values: dict[str, Any], machine: Machine) -> Iterable[Entry]:
+def _strategy_entries(values: dict[str, Any]) -> Iterable[Entry]:
     names = values.pop("strategies")
     yield _baseline(values)
     for name in names:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Ended, Exited, Started
-from nbmgpu.runs.folder import COLLECTED_FILE, STOP_FILE
+from nbmgpu.runs.folder import COLLECTED_FILE
 from nbmgpu.runs.held_ranks import all_wait
 from nbmgpu.runs.run import Run
+from nbmgpu.runs.stop_request import read_stop_request
 from nbmgpu.system.processes import own_process
 
 from .final_checkpoint import FinalCheckpoint
@@ -103,10 +104,7 @@ def stop_request(folder: Path) -> str | None:
     """
     if (folder / COLLECTED_FILE).exists():
         return "force"
-    try:
-        return (folder / STOP_FILE).read_text()
-    except FileNotFoundError:
-        return None
+    return read_stop_request(folder) or None
 
 
 def waiter() -> Callable[[], object]:

@@ -19,7 +19,7 @@ from torch.utils.data import Subset
 
 from nbmgpu.errors import CellError, format_message
 
-from .statements import Statement, read_statement
+from .statements import Statement
 from .training_objects import called_object
 from .values import (
     Kind,
@@ -165,7 +165,7 @@ class DefinitionSearch:
             return []
         kind: Kind = "other" if value is MISSING else kind_of(value)
         changes = self._changes(name, kind, chain)
-        if value is not MISSING and self._is_to_store(name, value, kind, chain, changes):
+        if value is not MISSING and self._is_to_store(value, kind, chain, changes):
             needed = self._store(name, value, chain)
             if needed is not None:
                 return needed
@@ -230,7 +230,6 @@ class DefinitionSearch:
 
     def _is_to_store(
         self,
-        name: str,
         value: Any,
         kind: Kind,
         chain: list[Statement],
@@ -319,9 +318,3 @@ class DefinitionSearch:
 def seeding_items(statements: Sequence[Statement], last: float) -> list[Item]:
     """Return the statements up to ``last`` that seed random number generators."""
     return [Item(s.order, statement=s) for s in statements if s.seeds and s.order <= last]
-
-
-def statement_item(order: float, code: str) -> Item:
-    """Return an item of one statement that no cell has."""
-    node = ast.parse(code).body[0]
-    return Item(order, statement=read_statement(code, node))

@@ -1,4 +1,4 @@
-"""Releases ranks that are held: what they hold comes home, or is discarded, and they end."""
+"""Releases ranks that are held: what they hold is written back, or discarded, and they end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .notebook_context import NotebookContext
 from .run_display import DisplayFactory
 
 CELL = "pass  # %mgpu release"
-"""The cell that brings home what ranks hold: an ordinary one, after which they are not held."""
+"""The cell that writes back what ranks hold: an ordinary one, after which they are not held."""
 
 OF_A_RUN = ("steps", "timeout", "name", "tag", "pull", "seed")
 """Options of the cell that began to hold the ranks, and not of those that follow."""

@@ -9,9 +9,8 @@ from typing import Literal
 
 from nbmgpu.runs.checkpoint import NEWEST
 
-from .values import InvalidValueError, Problem, count_of, integer
+from .values import SECONDS, InvalidValueError, Problem, count_of, integer
 
-SECONDS = {"s": 1, "m": 60, "h": 3600}
 FORMS = "every 10m (or 30s, 2h), every 500steps, or every epoch"
 
 

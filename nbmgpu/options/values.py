@@ -278,16 +278,16 @@ validate_timeout = _positive("not a time limit", "The limit is a number of secon
 _validate_seconds = _positive(
     "not a duration", "A duration is a number of seconds above 0, or 10s, 5m, 1h", 60.0
 )
-UNITS = {"s": 1, "m": 60, "h": 3600}
+SECONDS = {"s": 1, "m": 60, "h": 3600}
 """Seconds per unit of a duration."""
 
 
 def validate_hang_after(value: object) -> float | None:
     """Return seconds above 0, also given as ``10s``, ``5m`` or ``1h``; None for the default."""
-    if isinstance(value, str) and value[-1:] in UNITS:
+    if isinstance(value, str) and value[-1:] in SECONDS:
         number = _number(value[:-1])
         if 0 < number < math.inf:
-            return number * UNITS[value[-1]]
+            return number * SECONDS[value[-1]]
     return _validate_seconds(value)
 
 

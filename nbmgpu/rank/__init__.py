@@ -13,10 +13,15 @@
 - ``store/``: small values that ranks exchange through the process group's store.
 - ``files/``: files of the cell, which rank 0 writes.
 - ``rng/``: random numbers that are those of one device.
-- ``metrics/``: times, memory, heartbeat, progress bars.
+- ``checkpoints/``: writes checkpoints, and goes on from one.
+- ``reference/``: the cell on one device, beside the ranks, to compare their steps with its own.
+- ``metrics/``: times, memory, heartbeat, progress bars; ``profiling/``: traces of some steps.
 - ``reporting/``: notices, failures, output, and the final report.
 - ``current``: whether this process is a rank, for ``nbmgpu.log``.
 - ``interrupts``: signal handlers; ``tracker_logging``: experiment trackers.
-- ``restart``: ends the rank for the cell to start again with whole batches.
+- ``restart``: ends the rank for the cell to start again with whole batches; ``effects``: what it
+  has done that cannot be undone; ``undivided_steps``: whether its steps are divided at all.
+- ``held_rank``: runs the next cells; ``hang_reports``: what it does where a run makes no progress.
+- ``device``: the device, and what its errors mean.
 - ``comparable_values``: what ranks other than 0 return.
 """

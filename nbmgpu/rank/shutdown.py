@@ -167,7 +167,7 @@ def _save_result(
     path = record.storage.results[number]
     received, value, kept = rank.received, outcome.values(), outcome.kept
     variables = {name: namespace[name] for name in outcome.names if name in namespace}
-    if received.number > 1:  # what earlier cells have bound has come home with them
+    if received.number > 1:  # what earlier cells have bound was written back with them
         kept = outcome.kept - set(() if staying else received.held_names)
         known = {*received.names}
         variables = {n: v for n, v in variables.items() if n in known or n not in kept}

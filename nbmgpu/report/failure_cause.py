@@ -132,7 +132,7 @@ def _without_exception(
 def _may_be_of_shards(run: Run) -> bool:
     """Return whether one device may not fail."""
     verified = run.view.reports.verified
-    fails_alone = verified is not None and reference.is_failure(verified.reason)
+    fails_alone = verified is not None and bool(reference.failure_of(verified.reason))
     return run.record.options.values.get("exact") != "always" and not fails_alone
 
 

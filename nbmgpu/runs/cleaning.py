@@ -74,7 +74,7 @@ def meeting(found: Iterable[RunSize], criteria: CleanCriteria) -> list[RunSize]:
 def is_over(run: Run) -> bool:
     """Return whether ``run`` is over; one of another machine is, only if its events say so."""
     here = run.record.kernel.host in ("", socket.gethostname())
-    return run.over if here else run.view.ending is not None or run.state not in UNCERTAIN
+    return run.over if here else run.state not in UNCERTAIN
 
 
 def awaits_write_back(run: Run) -> bool:

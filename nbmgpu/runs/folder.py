@@ -15,6 +15,8 @@ Everything about one run of one cell is in ``<runs root>/<run id>/``::
     post-mortem/rank-K    frames and variables of an exception of rank K, for %mgpu debug
     reference/            gradients of the first steps of each rank, for a process that runs the
                           cell on one device; "ended" once it compares no more (rank.reference)
+    checkpoints/          with --checkpoint-every: a folder for each (see nbmgpu.runs.checkpoint)
+    undo/                 what was at the paths that the cell has changed (see nbmgpu.runs.undo_log)
     trace_rankK.json.gz   with --profile: what rank K did, for Perfetto
     shadows/rank-K/       files that the cell writes on ranks other than 0; removed at the end
     sockets               link to the folder of the ranks' sockets; removed at the end

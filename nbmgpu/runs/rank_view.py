@@ -78,8 +78,7 @@ class StepTime(NamedTuple):
     @classmethod
     def of(cls, beat: Heartbeat) -> StepTime:
         """Return what a heartbeat tells."""
-        sent, collectives = beat.sent if len(beat.sent) == 2 else (0.0, 0.0)
-        pace = beat.step, beat.step_time, beat.own_time, sent, collectives
+        pace = beat.step, beat.step_time, beat.own_time, *beat.sent_per_step
         return cls(*pace, beat.memory, beat.gpu_memory)
 
 

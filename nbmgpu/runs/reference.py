@@ -11,6 +11,9 @@ from .folder import REFERENCE_ENDED, REFERENCE_ERROR, REFERENCE_FOLDER, write_at
 
 NUMBER = re.compile(r"\d+")
 
+FAILURE = re.compile(r"the cell raises (.*) there", re.DOTALL)
+"""Matches a reason of ``reason_of_failure`` for an exception."""
+
 
 def step_file(run_folder: Path, rank: int) -> Path:
     """Return the file with the gradients of a rank; see ``nbmgpu.rank.reference``."""
@@ -72,14 +75,8 @@ def reason_of_failure(failure: str) -> str:
 
 def failure_of(reason: str) -> str:
     """Return the type and message of the exception in ``reason``; empty if there is none."""
-    if not is_failure(reason):
-        return ""
-    return reason.removeprefix("the cell raises ").removesuffix(" there")
-
-
-def is_failure(reason: str) -> bool:
-    """Return whether ``reason`` is one of ``reason_of_failure`` for an exception."""
-    return reason.startswith("the cell raises ") and reason.endswith(" there")
+    found = FAILURE.fullmatch(reason)
+    return found[1] if found else ""
 
 
 def remove(run_folder: Path) -> None:

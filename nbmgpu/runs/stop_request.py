@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from .folder import STOP_FILE, write_atomically
+
+
+def read_stop_request(folder: Path) -> Literal["", "stop", "force"]:
+    """Return whether the run in ``folder`` was asked to stop, and how."""
+    try:
+        return "force" if (folder / STOP_FILE).read_text().strip() == "force" else "stop"
+    except OSError:
+        return ""
 
 
 def request_stop(folder: Path, force: bool) -> bool:

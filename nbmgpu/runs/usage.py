@@ -34,7 +34,7 @@ class Usage(NamedTuple):
     @classmethod
     def of(cls, beat: Heartbeat) -> Usage:
         """Return what a heartbeat tells."""
-        sent = beat.sent[0] / beat.step_time if beat.sent and beat.step_time else 0.0
+        sent = beat.sent_per_step[0] / beat.step_time if beat.step_time else 0.0
         return cls(beat.time, beat.cpu, beat.memory, beat.gpu, beat.gpu_memory, sent)
 
     @classmethod

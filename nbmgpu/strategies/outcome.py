@@ -71,6 +71,13 @@ def detached_copy(leaf: Any) -> Any:
     return leaf.detach().clone().requires_grad_(leaf.requires_grad)
 
 
+def without_graph(leaf: Any) -> Any:
+    """Return a tensor that shares memory and version with ``leaf``, and has no graph."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return leaf.detach().requires_grad_(leaf.requires_grad)
+
+
 def versions_of(values: Iterable[Any]) -> list[int]:
     """Return how often each tensor among ``values`` was written to; 0 for inference tensors."""
     tensors = (value for value in values if isinstance(value, Tensor))

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,16 @@ def assert_as_unbroken(found: dict[str, Any], tmp_path: Path) -> Run:
     return run
 
 
+def run_meanwhile(event: Callable[[], None], tmp_path: Path, **options: Any) -> Run:
+    """Run the cell while ``event`` happens; return the last run, which must be as if it had not."""
+    thread = threading.Thread(target=event)
+    thread.start()
+    found = notebook(tmp_path / "mark", "waits")
+    nbmgpu.run(CELL, found, **options, **OPTIONS, **RESTARTS)
+    thread.join()
+    return assert_as_unbroken(found, tmp_path)
+
+
 def assert_same_curve(run: Run, losses: list[float]) -> None:
     """Compare the points of a run with those of one device."""
     curve = run.view.curves["loss"]
@@ -193,12 +203,7 @@ def test_a_lost_node_of_slurm_starts_it_again_when_it_is_back(
         slurm_cluster.start_node("node2")
         slurm_cluster.run("scontrol", "update", "NodeName=node2", "State=RESUME")
 
-    loser = threading.Thread(target=lose_node)
-    loser.start()
-    found = notebook(tmp_path / "mark", "waits")
-    nbmgpu.run(CELL, found, engine="slurm", **OPTIONS, **RESTARTS)
-    loser.join()
-    assert_as_unbroken(found, tmp_path)
+    run_meanwhile(lose_node, tmp_path, engine="slurm")
 
 
 @matrix
@@ -211,12 +216,7 @@ def test_a_lost_pod_starts_it_again(
         (pod,) = [each for each in kubernetes_cluster.pods if each.index == index]
         pod.evict({"reason": "Evicted", "message": "The node was low on resource: memory."})
 
-    evictor = threading.Thread(target=evict)
-    evictor.start()
-    found = notebook(tmp_path / "mark", "waits")
-    nbmgpu.run(CELL, found, engine="kubernetes_played", **OPTIONS, **RESTARTS)
-    evictor.join()
-    run = assert_as_unbroken(found, tmp_path)
+    run = run_meanwhile(evict, tmp_path, engine="kubernetes_played")
     assert "was evicted" in run.view.notices["restarted"].text
     wait(lambda: not kubernetes_cluster.pods)  # both jobs are deleted
 
@@ -238,11 +238,6 @@ def test_a_lost_node_of_ray_starts_it_again_when_there_is_another_one(
         ray_cluster.remove(name)
         ray_cluster.add(name)
 
-    loser = threading.Thread(target=lose_node)
-    loser.start()
-    found = notebook(tmp_path / "mark", "waits")
-    nbmgpu.run(CELL, found, engine="ray", engine_option=option, **OPTIONS, **RESTARTS)
-    loser.join()
-    run = assert_as_unbroken(found, tmp_path)
+    run = run_meanwhile(lose_node, tmp_path, engine="ray", engine_option=option)
     # Its rank's connection may end before Ray misses the node.
     assert re.search("has lost the node|SIGKILL", run.view.notices["restarted"].text)

@@ -1,4 +1,4 @@
-"""Trainers whose samples meet start again with whole batches, and leave the files of one device."""
+"""Trainers whose samples interact start again with whole batches, with the files of one device."""
 
 from __future__ import annotations
 

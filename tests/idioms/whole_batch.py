@@ -1,4 +1,4 @@
-"""Cells whose samples meet, draw random numbers together, are counted, chosen or indexed.
+"""Cells whose samples interact, draw random numbers together, are counted, chosen or indexed.
 
 On ranks, they have the numbers of one device under ``--exact always``.
 """
@@ -684,7 +684,7 @@ LATE = {
         ),
     ),
 }
-"""Models whose samples meet where the batch, or the call, of a trial does not show it."""
+"""Models whose samples interact where the batch, or the call, of a trial does not show it."""
 
 
 SEEN = """

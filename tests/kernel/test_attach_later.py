@@ -110,7 +110,7 @@ def test_a_later_kernel_gets_the_results(new_notebook, engine, tmp_path):
         assert found[0] == pytest.approx(weights, abs=1e-6)
         assert found[1] == pytest.approx(losses, abs=1e-6)
         assert found[2] == history
-    assert "Results of run" not in attached(third, ids[0]), "they come home once"
+    assert "Results of run" not in attached(third, ids[0]), "they are written back once"
 
 
 def test_a_failed_run_without_results_changes_nothing(new_notebook, engine, tmp_path):

@@ -4,16 +4,15 @@ The samples are those of ``torch.testing._internal.common_methods_invocations.op
 dimension of an operand is the batch.  A whole batch has each row of the sample, and others: as many
 of them, or one less.
 
-    python operator_survey.py PART PARTS
+    python operator_survey.py
 
-prints what was found of some of them as JSON, by name.  It runs in a process of its own: torch's
+prints what was found as JSON, by name.  It runs in a process of its own: torch's
 tests change settings of the process that imports them.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -98,12 +97,12 @@ def survey(info: Any) -> Verdicts:
     return found
 
 
-def main(part: int, parts: int) -> None:
-    """Survey every operator whose index is ``part`` modulo ``parts``."""
+def main() -> None:
+    """Survey every operator."""
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
 
-    infos = [info for info in op_db if torch.float32 in info.dtypes][part::parts]
+    infos = [info for info in op_db if torch.float32 in info.dtypes]
     found = [survey(info) for info in infos if info.name not in CRASHING]
     print(json.dumps({each.name: [each.counts, each.wrong] for each in found}))
 
@@ -321,4 +320,4 @@ def _described(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main()

@@ -105,7 +105,7 @@ def test_the_notebooks_memory_is_free_while_ranks_run(environment) -> None:
     found = json.loads(result.stdout.splitlines()[-1])
     assert found["plan"] == ["freed        2.2 MiB of the notebook's GPU memory, until the end"]
     assert found["freed"] == found["used"], "all that the cell reads in full"
-    assert found["trained"], "results come home into the notebook's tensors and views of them"
+    assert found["trained"], "results are in the notebook's tensors and views of them"
     assert found["kept"], "after an exception, the notebook has what it had"
     assert found["error"] == "1000.0"
     assert found["restarted"]

@@ -1,4 +1,4 @@
-"""``--exact always``: every cell has the numbers of one device, also where samples meet."""
+"""``--exact always``: every cell has the numbers of one device, also where samples interact."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ WHOLE = {"instance norm": {"whole-batch-2 (InstanceNorm2d)"}}
 
 
 @pytest.mark.parametrize("cell", sampled(((cell,) for cell in CELLS), 7, *EXERCISED))
-def test_cells_whose_samples_meet(cell: Idiom) -> None:
+def test_cells_whose_samples_interact(cell: Idiom) -> None:
     result = exact(cell)
     result.assert_equal()
     assert notices_of(result) == (WHOLE.get(cell.name, set()) if DEVICE == "cpu" else set())
@@ -108,7 +108,7 @@ SHARDED = {
 @pytest.mark.parametrize(
     ("name", "cell"), sampled(itertools.product(SHARDED, CELLS), 61, *EXERCISED, *SHARDING)
 )
-def test_cells_whose_samples_meet_under_sharding(name: str, cell: Idiom) -> None:
+def test_cells_whose_samples_interact_under_sharding(name: str, cell: Idiom) -> None:
     result = exact(cell, **{"strategy": name, **SHARDED[name]})
     result.assert_equal()
     assert not {topic for topic in result.notices if not topic.startswith("whole-batch-")}

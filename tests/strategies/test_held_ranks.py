@@ -1,4 +1,4 @@
-"""Ranks that are held: cells that follow have one device's numbers, and release brings all home."""
+"""Ranks that are held: cells that follow have one device's numbers, and release writes all back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_training_evaluation_and_more_training_have_the_numbers_of_one_device(
     ranks = 4 if strategy == "hsdp" else 2
     first = run(TRAIN, names, strategy=strategy, gpus=ranks, hold=True)
     assert "`model`, `optimizer` stay in the ranks" in first.view.notices["held"].text
-    assert all(map(torch.equal, before, names["model"].parameters())), "nothing is home yet"
+    assert all(map(torch.equal, before, names["model"].parameters())), "nothing is written back yet"
     evaluated = run(EVALUATE, names)
     first_pid = names["pid"]
     assert evaluated.id != first.id

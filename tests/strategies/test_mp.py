@@ -426,13 +426,13 @@ def test_a_move_to_the_device_spreads_the_model() -> None:
         assert nn.Linear(1, 1).to("cpu:1").weight.device == DEVICES[1]
 
 
-def test_a_tensor_with_other_data_has_the_same_home() -> None:
+def test_a_tensor_with_other_data_goes_back_to_the_same_device() -> None:
     with SeparateDevices():
         placement, tensor = Placement(), torch.ones(3)
         placement.put(tensor, DEVICES[1], DEVICES[0])
         tensor.data = tensor.data.double()
         placement.put(tensor, DEVICES[1])
-        placement.take_home([])
+        placement.restore([])
         assert (tensor.device, tensor.dtype) == (DEVICES[0], torch.float64)
 
 

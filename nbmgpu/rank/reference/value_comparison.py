@@ -73,13 +73,11 @@ class _Difference:
 
     Attributes:
         here, there: see ``OtherValue``.
-        is_sure: whether it is none by chance.
         is_shared: whether some rank has the value of one device, as it has its sample's label.
     """
 
     here: Value
     there: Value
-    is_sure: bool
     is_shared: bool
 
 
@@ -107,7 +105,7 @@ class ValueComparison:
             theirs = [values[path] for values in there if path in values]
             if len(theirs) == len(there) and self._differs(path, mine, theirs, batches):
                 is_sure = not self._reads_clock() and _is_sure(path, mine, theirs)
-                difference = _Difference(mine, theirs[0], is_sure, _is_shared(mine, theirs))
+                difference = _Difference(mine, theirs[0], _is_shared(mine, theirs))
                 seen = self._differing[path] = [*before.get(path, []), difference]
                 if is_sure or self._is_no_chance(seen):
                     return OtherValue(path.rpartition(SHAPE)[0] or path, mine, theirs[0])
@@ -148,8 +146,8 @@ def _is_sure(path: str, mine: Value, theirs: list[Value]) -> bool:
     """Whether a value that differs does so by far, and is no label of a sample."""
     if isinstance(mine, str) or _are_whole([mine, *theirs]):
         return not _is_of_tensor(path)
-    first = float(theirs[0])
-    return abs(first - mine) > RELATIVE * max(abs(first), abs(mine))
+    apart, size = _distance(mine, float(theirs[0]))
+    return apart > RELATIVE * size
 
 
 def _is_of_tensor(path: str) -> bool:
@@ -170,10 +168,15 @@ def _are_whole(values: list[Value]) -> bool:
 
 def _is_apart(mine: float, theirs: list[float]) -> bool:
     """Whether rank 0's number differs by more than rounding."""
-    first, spread = theirs[0], max(theirs) - min(theirs)
-    apart, size = abs(first - mine), max(abs(first), abs(mine))
+    spread = max(theirs) - min(theirs)
+    apart, size = _distance(mine, theirs[0])
     limit = max(ABSOLUTE, (ABSOLUTE if spread > ABSOLUTE * size else RELATIVE) * size)
     return math.isfinite(apart) and apart > limit
+
+
+def _distance(mine: float, other: float) -> tuple[float, float]:
+    """Return how far two numbers are apart, and the larger magnitude."""
+    return abs(other - mine), max(abs(other), abs(mine))
 
 
 def _is_average(mine: float, theirs: list[float], sizes: tuple[int, ...]) -> bool:

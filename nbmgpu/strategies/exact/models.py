@@ -51,7 +51,7 @@ class SplitModels:
     ) -> None:
         """Start without models; observe calls from now on."""
         self.group = group
-        self.calls = OutermostCalls(self._meet)
+        self.calls = OutermostCalls(self._on_call)
         self.has_models = self.has_split = False
         self.on_whole = on_whole
         self.on_late = on_late
@@ -79,7 +79,7 @@ class SplitModels:
         if caching := caching_configs(root):
             self._forwards.add(root, _without_cache(caching))
 
-    def _meet(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _on_call(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Wrap a model that the cell has called before, with or without an optimizer."""
         if module in self._wrapped:
             return

@@ -1,8 +1,8 @@
 """Calls in which the samples of other ranks are replaced: those of this rank must stay the same.
 
-Two calls with the same samples may agree although samples meet: behind a threshold that the batch
-of the trial does not reach, or a branch that it does not take.  Not a number propagates through
-nearly every operation, and numbers of a large magnitude pass thresholds and comparisons.
+Two calls with the same samples may agree although samples interact: behind a threshold that the
+batch of the trial does not reach, or a branch that it does not take.  Not a number propagates
+through nearly every operation, and numbers of a large magnitude pass thresholds and comparisons.
 """
 
 from __future__ import annotations

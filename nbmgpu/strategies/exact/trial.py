@@ -1,8 +1,9 @@
 """A trial of a module: whether this rank's samples have the outputs and gradients of the batch.
 
-They do not where samples meet, other than in batch normalization: in a loss, in other statistics of
-the batch, in a queue.  The trial runs a copy of the module on the whole batch and on each rank's
-samples, and compares outputs, gradients, what the call has changed, and the random state after it.
+They do not where samples interact, other than in batch normalization: in a loss, in other
+statistics of the batch, in a queue.  The trial runs a copy of the module on the whole batch and on
+each rank's samples, and compares outputs, gradients, what the call has changed, and the random
+state after it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from nbmgpu.environment import random_state
 from nbmgpu.strategies.all_reduce import all_reduce
 from nbmgpu.strategies.module_copy import kept_module_state
-from nbmgpu.strategies.outcome import Outcome, detached_copy, versions_of
+from nbmgpu.strategies.outcome import Outcome, detached_copy, versions_of, without_graph
 from nbmgpu.strategies.sequence.region import NotSplittableError
 from nbmgpu.strategies.sequence.sequence_tensor import whole_of
 from nbmgpu.strategies.sequence.trial import Subject
@@ -212,7 +213,7 @@ class BatchTrial:
         args, kwargs = tree_unflatten(leaves, self._spec)
         with recorder.recording():
             outputs, spec = tree_flatten(self._subject.call(*args, **kwargs))
-        inputs = self._inputs(leaves)
+        inputs = self._subject.inputs(leaves)
         if foreign_leaves(outputs, inputs):
             raise NotSplittableError("it uses parameters that are not its own")
         return self._ended(outputs, spec, inputs)
@@ -246,18 +247,11 @@ class BatchTrial:
             region.gather_samples(x, where) if where else with_share(x, self._group)
             for x, where in zip(outputs, found, strict=True)
         ]
-        call = self._ended(outputs, spec, self._inputs(leaves))
+        call = self._ended(outputs, spec, self._subject.inputs(leaves))
         return call, Splitting(dim, index, arguments, found, plan)
 
     def _leaves_for_call(self) -> list[Any]:
-        """Return arguments that share memory and versions, and have no graph."""
-        return [
-            x.detach().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x
-            for x in self._leaves
-        ]
-
-    def _inputs(self, leaves: list[Any]) -> list[Tensor]:
-        return [*(x for x in leaves if isinstance(x, Tensor)), *self._subject.parameters]
+        return [without_graph(x) for x in self._leaves]
 
 
 class _Status:

@@ -26,14 +26,14 @@ class Place:
     Attributes:
         device: where it is.
         address: of its data there; others have moved it if it has changed.
-        home: where it was.
+        original_device: where it was.
         original: its data there, in the memory of the host; None if it was on a GPU, whose memory
             others may use meanwhile.
     """
 
     device: torch.device
     address: int
-    home: torch.device
+    original_device: torch.device
     original: Tensor | None
 
 
@@ -54,21 +54,23 @@ class Placement:
         return place
 
     @torch.no_grad()
-    def put(self, tensor: Tensor, device: torch.device, home: torch.device | None = None) -> None:
+    def put(
+        self, tensor: Tensor, device: torch.device, original_device: torch.device | None = None
+    ) -> None:
         """Put ``tensor`` and its gradient on ``device``.
 
         Args:
             tensor: a leaf of autograd's graphs; others follow from leaves.
             device: where to put it.
-            home: where ``take_home`` puts it; None for where it is now.
+            original_device: where ``restore`` puts it; None for where it is now.
 
         Raises:
             StrategyError: it is of a class of its own, such as quantized weights.
         """
         place = self._place_of(tensor)
         if place is not None and (place.device, place.address) == (device, tensor.data_ptr()):
-            if home is not None:
-                self._places[tensor] = Place(device, place.address, home, None)
+            if original_device is not None:
+                self._places[tensor] = Place(device, place.address, original_device, None)
             return
         if not tensor.is_leaf or tensor.device.type == "meta":
             return
@@ -79,9 +81,9 @@ class Placement:
                 raise _cannot_move(tensor)
             _move(tensor, device)
         elif place is not None:  # the cell has given it other data there
-            before, original = place.home, place.original
-        if home is not None:
-            before, original = home, None
+            before, original = place.original_device, place.original
+        if original_device is not None:
+            before, original = original_device, None
         self._places[tensor] = Place(device, tensor.data_ptr(), before, original)
 
     def put_states(self, optimizer: Optimizer) -> None:
@@ -92,7 +94,7 @@ class Placement:
                     self.put(state, device)
 
     @torch.no_grad()
-    def take_home(self, optimizers: Iterable[Optimizer]) -> None:
+    def restore(self, optimizers: Iterable[Optimizer]) -> None:
         """Put everything where it was, and states that are new where their parameters were.
 
         A tensor for which there is no memory stays where it is: results are read from any GPU.
@@ -102,15 +104,15 @@ class Placement:
                 if (place := self._place_of(parameter)) is not None:
                     for state in states:
                         if state not in self._places:
-                            _move_if_it_fits(state, place.home)
+                            _move_if_it_fits(state, place.original_device)
         for tensor, place in list(self._places.items()):
             original = place.original
             if original is not None and _is_like(tensor, original):
                 original.copy_(tensor.data)  # views of this memory see it
                 tensor.data = original
-                _move_gradient(tensor, place.home)
+                _move_gradient(tensor, place.original_device)
             else:
-                _move_if_it_fits(tensor, place.home)
+                _move_if_it_fits(tensor, place.original_device)
         self._places.clear()
 
 

@@ -205,4 +205,4 @@ class ModelParallel(Strategy):
         if self._calls is not None:
             self._calls.remove()
             self._moves.remove()
-            self._placement.take_home(o for unit in self._units for o in unit.optimizers)
+            self._placement.restore(o for unit in self._units for o in unit.optimizers)

@@ -201,5 +201,5 @@ class Pipeline:
             )
             self._notice("pipeline-whole-batches", text)
         elif info.mode == "whole":
-            text = WHOLE_BATCHES.format(name=block.name, reason="its samples meet", remedy="")
+            text = WHOLE_BATCHES.format(name=block.name, reason="its samples interact", remedy="")
             self._notice("pipeline-whole-batches", text.strip())

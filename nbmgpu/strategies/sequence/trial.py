@@ -7,7 +7,7 @@ normalization.  The trial runs the block, or a copy of it, on whole sequences an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from nbmgpu.environment import random_state
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.module_copy import ModuleState, copy_for_trial, hooks_of_cell
-from nbmgpu.strategies.outcome import Outcome, detached_copy, versions_of
+from nbmgpu.strategies.outcome import Outcome, detached_copy, versions_of, without_graph
 from nbmgpu.strategies.recorded_outputs import recorded_inside_layers
 
 from .region import Exchange, NotSplittableError, Region
@@ -41,6 +41,10 @@ class Subject:
     module: nn.Module
     call: Callable[..., Any]
     parameters: list[Tensor]
+
+    def inputs(self, leaves: Iterable[Any]) -> list[Tensor]:
+        """Return what a call with these ``leaves`` may have gradients to."""
+        return [*(x for x in leaves if isinstance(x, Tensor)), *self.parameters]
 
 
 Subjects = Callable[[nn.Module, Callable[..., Any]], AbstractContextManager[Subject]]
@@ -128,14 +132,14 @@ class BlockTrial:
 
     def _call(self) -> Outcome:
         """Call the block on whole tensors."""
-        leaves = [_leaf(x) for x in self._leaves]
+        leaves = [without_graph(x) for x in self._leaves]
         args, kwargs = tree_unflatten(leaves, self._spec)
         outputs, spec = tree_flatten(self._subject.call(*args, **kwargs))
-        return Outcome.of(outputs, spec, self._inputs(leaves))
+        return Outcome.of(outputs, spec, self._subject.inputs(leaves))
 
     def _call_on_slices(self, region: Region) -> tuple[Outcome, Splitting]:
         """Call the block on slices, and gather its outputs."""
-        leaves = [_leaf(x) for x in self._leaves]
+        leaves = [without_graph(x) for x in self._leaves]
         arguments, subject = split_arguments(leaves, region), self._subject
         parts, spec = run_on_slices(
             subject.module, subject.call, region, (leaves, self._spec), arguments
@@ -145,12 +149,9 @@ class BlockTrial:
             region.gather(x, region.dim) if is_slice else x
             for x, is_slice in zip(parts, are_slices, strict=True)
         ]
-        outcome = Outcome.of(outputs, spec, self._inputs(leaves))
+        outcome = Outcome.of(outputs, spec, self._subject.inputs(leaves))
         operations = tuple(region.found)
         return outcome, Splitting(region.dim, region.exchange, arguments, are_slices, operations)
-
-    def _inputs(self, leaves: list[Any]) -> list[Tensor]:
-        return [*(x for x in leaves if isinstance(x, Tensor)), *self._subject.parameters]
 
 
 def obstacle(module: nn.Module, leaves: list[Any]) -> str:
@@ -163,10 +164,3 @@ def obstacle(module: nn.Module, leaves: list[Any]) -> str:
         if not isinstance(leaf, Tensor | bool | int | float | str | slice | type(None)):
             return f"it is called with a {type(leaf).__name__}, which it may change"
     return ""
-
-
-def _leaf(leaf: Any) -> Any:
-    """Return a tensor that shares memory and version, and has no graph."""
-    if not isinstance(leaf, Tensor):
-        return leaf
-    return leaf.detach().requires_grad_(leaf.requires_grad)

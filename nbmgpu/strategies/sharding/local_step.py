@@ -61,7 +61,7 @@ def elementwise_state_names(optimizer: Optimizer) -> frozenset[str] | None:
         with random_state.kept():
             keys = [_run_trial(optimizer, dim) for dim in _split_dims(optimizer)]
             return None if None in keys else frozenset().union(*filter(None, keys))
-    except Exception:
+    except Exception:  # the optimizer's own code, with parameters that it may not expect
         return None
 
 
