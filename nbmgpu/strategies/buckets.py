@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +24,8 @@ BUCKET_BYTES = 25 * 2**20
 
 CACHED_ELEMENTS = 2**16
 """Elements up to which a CPU makes two passes over a bucket as fast as one."""
+
+GRAD, IS_SPARSE = attrgetter("grad"), attrgetter("is_sparse")
 
 UNUSED_VIEW_REFERENCES = 2
 """Reference count of a view that only the list of views and ``getrefcount`` itself reference."""
@@ -50,6 +54,7 @@ class Bucket:
         """
         self.parameters = parameters
         self.comm_dtype = comm_dtype if like.dtype in (torch.float32, torch.float64) else None
+        self.ids = {id(p) for p in parameters}
         self.sizes = [p.numel() for p in parameters]
         self.flags = flags
         length = sum(self.sizes) + (extras_size(flags) if flags else 0)
@@ -77,7 +82,7 @@ class Bucket:
 
     def reset(self, waits: bool) -> None:
         """Prepare for a new pass; with ``waits``, it waits for all parameters again."""
-        self.waiting = {id(p) for p in self.parameters} if waits else set()
+        self.waiting = set(self.ids) if waits else set()
         self.work = None
 
     def make_gradient_view(self, index: int) -> None:
@@ -140,7 +145,19 @@ class Bucket:
             else:
                 torch.mul(_dense(grad), weight, out=view)
 
+    def _plain_gradients(self) -> list[Tensor] | None:
+        """Return the gradients if all are there, dense, and in memory of their own, as a rule.
+
+        Loops of Python over many parameters take longer than copying their gradients.
+        """
+        grads = list(map(GRAD, self.parameters))
+        others = any(map(is_, grads, repeat(None))) or any(map(is_, grads, self.views))
+        return None if others or any(map(IS_SPARSE, grads)) else grads
+
     def _copy_in(self) -> None:
+        if plain := self._plain_gradients():
+            torch._foreach_copy_(self.views, plain)
+            return
         targets, grads = [], []
         for view, parameter in zip(self.views, self.parameters, strict=True):
             grad = parameter.grad
@@ -172,6 +189,9 @@ class Bucket:
                 self.gradients.div_(divisor)
             divisor = 1.0
         is_copied = isinstance(divisor, float) and divisor == 1.0
+        if is_copied and self.ids <= used and (plain := self._plain_gradients()):
+            torch._foreach_copy_(plain, self.views)
+            return
         targets, sources = [], []
         for view, parameter in zip(self.views, self.parameters, strict=True):
             if id(parameter) not in used:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,17 +27,16 @@ class Trainable:
         ]
         self._optimizers = unit.optimizers
         self.parameters = unit.parameters()
-        self._members = self._member_ids()
+        self._members = self._current_members()
         self._trained = list(map(REQUIRES_GRAD, self.parameters))
 
     def changed(self) -> bool:
         """Whether parameters were frozen, unfrozen, added, replaced or removed since."""
-        return (
-            list(map(REQUIRES_GRAD, self.parameters)) != self._trained
-            or self._member_ids() != self._members
-        )
+        if list(map(REQUIRES_GRAD, self.parameters)) != self._trained:
+            return True
+        members = self._current_members()
+        return len(members) != len(self._members) or not all(map(is_, members, self._members))
 
-    def _member_ids(self) -> list[int]:
+    def _current_members(self) -> list[Any]:
         groups = [g["params"] for optimizer in self._optimizers for g in optimizer.param_groups]
-        members = chain.from_iterable(map(dict.values, self._tables))
-        return list(map(id, chain(members, *groups)))
+        return [*chain.from_iterable(map(dict.values, self._tables)), *chain(*groups)]

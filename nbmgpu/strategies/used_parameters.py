@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING
 
 from nbmgpu.errors import StrategyError, format_message
@@ -34,7 +35,7 @@ class UsedParameters:
         self.reached = False
         self.static_ids: set[int] | None = None
         self._flag_index = {id(p): i for i, p in enumerate(parameters)}
-        self._before: list[tuple[Tensor | None, int]] = []
+        self._before: list[tuple[Tensor | None, int]] | None = None
 
     def clear(self) -> None:
         """Prepare for a new pass."""
@@ -42,17 +43,27 @@ class UsedParameters:
         self.reached = False
 
     def snapshot(self) -> None:
-        """Record the gradients before a pass without hooks."""
-        grads = map(GRAD, self.parameters)
-        self._before = [(grad, 0 if grad is None else grad._version) for grad in grads]
+        """Record the gradients before a pass without hooks: an empty list if there are none."""
+        grads = list(map(GRAD, self.parameters))
+        if all(map(is_, grads, repeat(None))):  # as a rule; a loop would cost a microsecond each
+            self._before = []
+        else:
+            self._before = [(grad, 0 if grad is None else grad._version) for grad in grads]
 
     def compare(self) -> None:
         """Find the gradients that are new or were added to since ``snapshot``."""
-        for parameter, (before, version) in zip(self.parameters, self._before, strict=False):
+        before, self._before = self._before, None
+        if before is None:
+            return
+        grads = list(map(GRAD, self.parameters))
+        if not before and not any(map(is_, grads, repeat(None))):
+            self.ids.update(self._flag_index)
+            return
+        before = before or [(None, 0)] * len(grads)
+        for parameter, (old, version) in zip(self.parameters, before, strict=True):
             grad = parameter.grad
-            if grad is not None and (grad is not before or grad._version > version):
+            if grad is not None and (grad is not old or grad._version > version):
                 self.ids.add(id(parameter))
-        self._before = []
 
     def flags(self) -> list[int] | None:
         """Return the indices of this rank's flags; None for all."""

@@ -58,7 +58,7 @@ for x, y in loader:
 """, setup=WIDE + """
 extra = nn.Linear(8, 4)
 opt = torch.optim.Adam([*model.parameters(), *extra.parameters()], lr=1e-3)
-"""),
+""", rank_local="out"),
     idiom("a penalty on gradients", """
 for x, y in loader:
     opt.zero_grad()
