@@ -21,10 +21,10 @@ from nbmgpu.serialization import (
     read_copies,
     restore_result,
 )
+from nbmgpu.serialization.joined_parts import join_names
 from nbmgpu.trackers import registry as trackers
 
 from . import unread_memory
-from .joined_batch import join_names
 from .rank_agreement import differing_names
 
 DIFFERENT_BATCHES = (

@@ -149,11 +149,6 @@ class Heartbeat(Event):
     passes: int = 0
     sent: list[float] = field(default_factory=list)
 
-    @property
-    def sent_per_step(self) -> tuple[float, float]:
-        """The two numbers of ``sent``; 0 without a step."""
-        return (self.sent[0], self.sent[1]) if len(self.sent) == 2 else (0.0, 0.0)
-
 
 @dataclass(frozen=True)
 class CheckpointWritten(Event):

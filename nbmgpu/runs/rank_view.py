@@ -20,7 +20,7 @@ from .events import (
     Stderr,
     StepDigest,
 )
-from .usage import UsageHistory
+from .usage import UsageHistory, sent_per_step
 
 RECENT = 20
 """Points of the moving average of a rank's own metric."""
@@ -78,7 +78,7 @@ class StepTime(NamedTuple):
     @classmethod
     def of(cls, beat: Heartbeat) -> StepTime:
         """Return what a heartbeat tells."""
-        pace = beat.step, beat.step_time, beat.own_time, *beat.sent_per_step
+        pace = beat.step, beat.step_time, beat.own_time, *sent_per_step(beat)
         return cls(*pace, beat.memory, beat.gpu_memory)
 
 

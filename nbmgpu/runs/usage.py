@@ -34,7 +34,7 @@ class Usage(NamedTuple):
     @classmethod
     def of(cls, beat: Heartbeat) -> Usage:
         """Return what a heartbeat tells."""
-        sent = beat.sent_per_step[0] / beat.step_time if beat.step_time else 0.0
+        sent = sent_per_step(beat)[0] / beat.step_time if beat.step_time else 0.0
         return cls(beat.time, beat.cpu, beat.memory, beat.gpu, beat.gpu_memory, sent)
 
     @classmethod
@@ -43,6 +43,11 @@ class Usage(NamedTuple):
         known = ([value for value in column if value >= 0] for column in zip(*group, strict=True))
         _, *means = (sum(values) / len(values) if values else -1.0 for values in known)
         return cls(group[-1].time, *means)
+
+
+def sent_per_step(beat: Heartbeat) -> tuple[float, float]:
+    """Return the bytes and collectives of ``Heartbeat.sent``; 0 without a step."""
+    return (beat.sent[0], beat.sent[1]) if len(beat.sent) == 2 else (0.0, 0.0)
 
 
 @dataclass

@@ -12,7 +12,8 @@ it.  The rank calls ``save_result`` to write what the cell has changed, and the 
 - Loading: ``bundle``, ``address_space`` and ``tensor_views``.
 - Results: ``result_writer``, ``received_blocks``, ``object_state``, ``flat_encoding`` and
   ``content_snapshots`` in the rank; ``result_reader``, ``state_setters`` and ``placeholders`` in
-  the kernel; ``value_copies`` for values of the other ranks.
+  the kernel; ``value_copies`` for values of the other ranks, and ``joined_parts`` for what they
+  hold of a batch.  ``value_tree``: the leaves of a value.
 - Ranks that stay for the next cell: ``held_objects``.
 - Change detection: ``page_changes`` in a rank, ``write_tracking`` in the kernel.
 """

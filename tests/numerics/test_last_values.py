@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stdout
+
 import pytest
 import torch
 from idioms.idiom import TRAIN
@@ -81,6 +84,49 @@ for columns in X.reshape(-1, 4, 8):
 
 
 def test_large_values_that_differ_between_ranks_are_named() -> None:
-    cell = TRAIN + "wide = x.repeat(1, 10_000)\nequal = X.repeat(1, 1_000)\n"
+    cell = TRAIN + "        if len(losses) == 1:\n            wide = x.repeat(1, 10_000)\n"
+    cell += "equal = X.repeat(1, 1_000)\n"
     run = nbmgpu.run(cell, notebook(), gpus=2, cpu=True, exact="never")
     assert run.view.notices["rank-0-values"].text.startswith("`wide`: ")
+
+
+AFTER = """
+for epoch in range(2):
+    for x, y in loader:
+        opt.zero_grad()
+        out = model(x)
+        loss = F.cross_entropy(out, y)
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+    accuracies.append((out.argmax(1) == y).float().mean().item())
+    print(len(x), tuple(out.shape))
+largest = model(x).max(0).values.detach()
+"""
+
+
+@pytest.mark.parametrize("exact", ["never", "auto"])
+@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 2), ("ddp", 3), ("fsdp", 2)])
+def test_after_a_loop_the_last_batch_is_whole(strategy: str, ranks: int, exact: str) -> None:
+    """So what is computed and printed there is one device's, without whole batches in steps."""
+    alone, names = notebook("accuracies = []"), notebook("accuracies = []")
+    with redirect_stdout(io.StringIO()) as printed:
+        exec(AFTER, alone)
+    run = nbmgpu.run(AFTER, names, gpus=ranks, cpu=True, exact=exact, strategy=strategy)
+    assert names["accuracies"] == alone["accuracies"]
+    torch.testing.assert_close(names["largest"], alone["largest"])
+    for name in ("x", "y", "out"):
+        torch.testing.assert_close(names[name], alone[name].detach())
+    assert [run.log(rank) for rank in range(ranks)] == [printed.getvalue()] * ranks
+    assert not run.view.notices.keys() - {"devices"}
+
+
+def test_where_the_cell_leaves_its_loop_the_last_batch_is_a_part() -> None:
+    """As a rank may leave it alone, ranks do not wait for one another there."""
+    cell = TRAIN.replace("for epoch in range(2):", "if True:")
+    cell += "        if len(losses) == 3:\n            break\nsize = len(x)\n"
+    names = notebook()
+    run = nbmgpu.run(cell, names, gpus=2, cpu=True, exact="never")
+    assert names["size"] == 4
+    assert len(names["x"]) == 8, "joined at the end"
+    assert "rank-0-values" not in run.view.notices, "ranks agree"

@@ -38,7 +38,7 @@ def test_names_of_a_batch_and_of_what_was_computed_from_it() -> None:
     out = torch.ones(3, 2)
     variables = {"out": out, "x": X, "pair": [X, Y], "w": torch.ones(3), "n": 3}
     last = batches(variables, {out: rows(2), X: rows(2)})
-    assert last.names_in(variables) == {"x": None, "out": (0,), "pair": (0, None)}
+    assert last.names_in(variables) == {"x": (0,), "out": (0,), "pair": (0, None)}
     assert last.part_of({"x": X, "out": out}) == {"x": X, "out": out}
 
 

@@ -8,14 +8,14 @@ from types import FrameType
 
 import pytest
 
-from nbmgpu.rank.source_analysis.step_variables import step_variables
+from nbmgpu.rank.source_analysis.step_variables import StepVariables, step_variables
 
 LOOP = "for x, y in loader():\n    out = x\n"
 
 
-def variables(cell: str) -> set[str]:
+def variables(cell: str) -> StepVariables:
     """Return those of the loop whose iterator calls ``loader``."""
-    found: list[frozenset[str]] = []
+    found: list[StepVariables] = []
 
     def loader() -> list[tuple[int, int]]:
         frame: FrameType = sys._getframe(1)
@@ -24,7 +24,7 @@ def variables(cell: str) -> set[str]:
 
     linecache.cache["<a-cell>"] = (len(cell), None, cell.splitlines(keepends=True), "<a-cell>")
     exec(compile(cell, "<a-cell>", "exec"), {"__name__": "__main__", "loader": loader})
-    return set(found[0])
+    return found[0]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def variables(cell: str) -> set[str]:
     ],
 )
 def test_only_what_each_step_binds(body: str, names: str) -> None:
-    assert variables(LOOP + "    " + body) == {*names.split()}
+    assert variables(LOOP + "    " + body).bound == {*names.split()}
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,32 @@ def test_only_what_each_step_binds(body: str, names: str) -> None:
     ],
 )
 def test_what_is_bound_elsewhere_is_none(after: str) -> None:
-    assert variables(LOOP + after) == set()
+    assert variables(LOOP + after).bound == set()
 
 
 def test_names_of_functions_are_their_own() -> None:
-    assert variables(LOOP + "def f():\n    out = 3\n") == {"out"}
-    assert variables("def f():\n    for x, y in loader():\n        out = x\nf()\n") == set()
+    assert variables(LOOP + "def f():\n    out = 3\n").bound == {"out"}
+    assert not variables("def f():\n    for x, y in loader():\n        out = x\nf()\n").bound
+
+
+@pytest.mark.parametrize(
+    ("body", "after", "names"),
+    [
+        ("", "print(out, x)\n", "out x"),
+        ("", "def f():\n    return y, out\n", "out y"),
+        ("", "", ""),
+        ("a = out + 1\n", "print(a, out)\n", "a out"),
+        ("with open('/dev/null'):\n        a = x\n        b = a\n", "print(a, b)\n", "a b"),
+        ("print(a)\n    a = x\n", "print(a)\n", ""),
+        ("a = a + 1\n", "print(a)\n", ""),
+        ("a += 1\n", "print(a)\n", ""),
+        ("if a:\n        pass\n    a = x\n", "print(a)\n", ""),
+        ("if x:\n        a = x\n", "print(a)\n", ""),
+    ],
+)
+def test_what_is_read_later_is_bound_in_a_step_before_it_is_read(
+    body: str, after: str, names: str
+) -> None:
+    cell = f"a = 0\n{LOOP}    {body}" if body.startswith(("print", "a = a", "a +=", "if a")) else ""
+    found = variables((cell or LOOP + (f"    {body}" if body else "")) + after)
+    assert found.read_later == {*names.split()}

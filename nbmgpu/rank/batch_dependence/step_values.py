@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,19 +62,20 @@ class StepValues:
     """Values of the variables that every step of a training loop binds.
 
     Attributes:
+        variables: of the cell.
         of_names: the values after the last observed step, by the name of the variable.
         loader_of: the loader of the loop that binds a variable.
     """
 
     def __init__(self) -> None:
         """Observe no variables."""
-        self._variables: Mapping[str, Any] = {}
+        self.variables: MutableMapping[str, Any] = {}
         self.of_names: dict[str, StepValue] = {}
         self.loader_of: dict[str, object] = {}
 
-    def begin_cell(self, variables: Mapping[str, Any]) -> None:
+    def begin_cell(self, variables: MutableMapping[str, Any]) -> None:
         """Observe the ``variables`` of a cell."""
-        self._variables = variables
+        self.variables = variables
         self.of_names, self.loader_of = {}, {}
 
     def begin_pass(self, loader: object, names: Iterable[str]) -> None:
@@ -86,7 +87,7 @@ class StepValues:
         self.of_names = {
             name: found
             for name in self.loader_of
-            if (found := StepValue.observe(self._variables.get(name), tags)) is not None
+            if (found := StepValue.observe(self.variables.get(name), tags)) is not None
         }
 
 

@@ -11,4 +11,6 @@
 - ``worker_draws``: detects random draws in DataLoader workers.
 - ``loader_events``, ``current_batch``: loops that prefetch batches before they train on them.
 - ``batch_tensors``: the tensors of a batch.
+- ``last_batch``: which variables hold parts of the last batch; ``whole_values`` joins them at the
+  end of a pass, and the kernel at the end of the cell.
 """

@@ -48,8 +48,15 @@ class LastBatch:
         return [name for name, value in variables.items() if id(value) in ids]
 
     def dims_of(self, value: Any) -> SampleDims | None:
-        """Return the dimension of the samples in each leaf of what is in the batch."""
-        return None if self.dim is None else (self.dim,) * len(leaves_of(value) or ())
+        """Return the dimension of the samples in each leaf of what is in the batch.
+
+        None if not all leaves are tensors with the samples along their first dimension.
+        """
+        leaves = leaves_of(value) or ()
+        if self.dim is not None:
+            return (self.dim,) * len(leaves)
+        are_rows = all(_rows(leaf) == self.shard.samples for leaf in leaves)
+        return (0,) * len(leaves) if leaves and are_rows else None
 
     def has_samples(self, value: Any) -> bool:
         """Return whether the samples can be seen in what is in the batch."""
@@ -121,6 +128,10 @@ class LastBatches:
             if value.has_samples(variables[name], last.shard.samples):
                 found[name] = tuple(None if at is None else at.dim for at in value.dims)
         return found
+
+
+def _rows(leaf: Any) -> int:
+    return len(leaf) if isinstance(leaf, Tensor) and leaf.ndim else -1
 
 
 def _containers(item: Any, depth: int = 2) -> Iterator[Any]:

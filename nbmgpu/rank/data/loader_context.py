@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.rank.reporting import notices
+
+from .whole_values import make_whole
 
 if TYPE_CHECKING:
     from nbmgpu.rank.loss.loss_analysis import LossAnalysis
@@ -42,6 +44,13 @@ class LoaderContext:
     streams: RandomStreams
     original_iter: Callable[[Any], Iterator[Any]]
     sampler_generators: set[int] = field(default_factory=set)
+
+    def make_whole(self, names: Collection[str]) -> None:
+        """Give variables of the last step the whole batch; see ``whole_values.make_whole``."""
+        if self.rank_info.splits_batches:
+            self.losses.batch_dependence.stop_if_done()
+            variables = self.losses.batch_dependence.step_values.variables
+            make_whole(names, variables, self.steps.last_batches, self.rank_info)
 
     def note_batch_norm(self) -> None:
         """Give a notice if the cell normalizes over its batches."""

@@ -6,7 +6,7 @@ with the random numbers that one device would draw, and load only the samples of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -73,9 +73,10 @@ class ShardedLoader:
         num_batches = 0 if cycled else _length(loader)
         own = reachable_generators(frame, excluded=context.sampler_generators)
         self.iterates_manually = loop_trains(frame) is None
-        context.losses.batch_dependence.step_values.begin_pass(self, step_variables(frame))
+        variables = step_variables(frame)
+        context.losses.batch_dependence.step_values.begin_pass(self, variables.bound)
         shards = repeat_forever(shards) if cycled else shards
-        return self._pass(loader, seed, shards, num_batches, own)
+        return self._pass(loader, seed, shards, num_batches, own, variables.read_later)
 
     def _pass(
         self,
@@ -84,6 +85,7 @@ class ShardedLoader:
         shards: Iterator[tuple[Any, BatchShard]],
         num_batches: int,
         own: list[Any],
+        read_later: Collection[str],
     ) -> Iterator[Any]:
         """Yield the batches of one pass and emit their events.
 
@@ -93,6 +95,7 @@ class ShardedLoader:
             shards: the batches of the rank, each with its planned shard.
             num_batches: number of batches, or 0 if unknown.
             own: the generators that the loop may draw from.
+            read_later: variables of a step that the cell reads after the pass.
         """
         context, steps, losses = self._context, self._context.steps, self._context.losses
         progress, per_shard = steps.progress, context.rank_info.batch == "global"
@@ -124,6 +127,8 @@ class ShardedLoader:
                 yield batch
                 if step_draws is not None and progress.backwards > before:
                     context.note_draws(step_draws)
+            if read_later and num_steps:  # not where the cell breaks out of its loop
+                context.make_whole(read_later)
         finally:
             self._unreported_draws = None
             trained = progress.backwards > before

@@ -110,7 +110,7 @@ class SharedBatches:
             if shard.is_partial and not shard.is_padding:
                 losses.batch_dependence.add_batch(rows, shard.samples, shard.global_samples)
             parts = tuple(each.movedim(0, dim) for each in rows)
-            losses.batch_dependence.step_values.begin_pass(self, step_variables(frame))
+            losses.batch_dependence.step_values.begin_pass(self, step_variables(frame).bound)
             steps.last_batches.add(self, LastBatch(parts, shard, dim))
             yield parts
             is_over = True

@@ -3,7 +3,7 @@
 - ``stack_frames``: whether a frame belongs to the cell, the notebook's author or a library.
 - ``called_functions``: the functions that code calls, and their syntax trees.
 - ``loader_loops``: the loop that iterates over a data loader.
-- ``training_loops``: whether such a loop may train.
+- ``training_loops``: whether such a loop may train; ``step_variables``: what its steps bind.
 - ``batch_size_use``: what a training loop computes from the size of its batches.
 - ``batch_shapes``: reshapes of a shard to the size of the global batch.
 - ``branch_tests``: branches that do not use what they test.

@@ -11,6 +11,7 @@ import functools
 import linecache
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from types import FrameType
 
 from .loader_loops import enclosing_loop
@@ -18,30 +19,60 @@ from .loader_loops import enclosing_loop
 SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 """Statements and expressions whose names are their own, besides those that are ``global``."""
 
+ASSIGNMENTS = ast.Assign | ast.AnnAssign | ast.AugAssign
 
-def step_variables(frame: FrameType | None) -> frozenset[str]:
-    """Return such variables of the loop that begins in ``frame`` or its callers.
+
+@dataclass(frozen=True)
+class StepVariables:
+    """Variables of a training loop.
+
+    Attributes:
+        bound: every step binds them, and nothing else in the cell does.
+        read_later: of these, and of the names that the loop binds to a batch, those that are read
+            elsewhere in the cell.  A step binds them before it reads them.
+    """
+
+    bound: frozenset[str] = frozenset()
+    read_later: frozenset[str] = frozenset()
+
+
+NO_VARIABLES = StepVariables()
+
+
+def step_variables(frame: FrameType | None) -> StepVariables:
+    """Return those of the loop that begins in ``frame`` or its callers.
 
     A function's variables are not the cell's: of a loop in a function there are none.
     """
     frame, loop = enclosing_loop(frame)
     if frame is None or loop is None or frame.f_code.co_name != "<module>":
-        return frozenset()
+        return NO_VARIABLES
     return _find("".join(linecache.getlines(frame.f_code.co_filename)), loop.first_line)
 
 
 @functools.lru_cache(maxsize=64)
-def _find(source: str, line: int) -> frozenset[str]:
+def _find(source: str, line: int) -> StepVariables:
     try:
-        nodes = list(_in_module_scope(ast.parse(source)))
+        tree = ast.parse(source)
     except SyntaxError:
-        return frozenset()
+        return NO_VARIABLES
+    nodes = list(_in_module_scope(tree))
     loops = [node for node in nodes if isinstance(node, ast.For) and node.lineno == line]
     if len(loops) != 1:
-        return frozenset()
-    in_each_step = Counter(_assigned(loops[0].body))
+        return NO_VARIABLES
+    (loop,) = loops
+    in_each_step = Counter(_assigned(loop.body))
     anywhere = Counter(name for node in nodes for name in _bound(node))
-    return frozenset(name for name, count in in_each_step.items() if anywhere[name] == count)
+    bound = {name for name, count in in_each_step.items() if anywhere[name] == count}
+    inside = {id(node) for node in ast.walk(loop)}
+    read = {
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and id(node) not in inside and isinstance(node.ctx, ast.Load)
+    }
+    targets = {name for node in ast.walk(loop.target) for name in _bound(node)}
+    fresh = targets | {name for name in bound if not _reads_older(loop.body, name)}
+    return StepVariables(frozenset(bound), frozenset(fresh & read))
 
 
 def _in_module_scope(node: ast.AST) -> Iterator[ast.AST]:
@@ -59,7 +90,7 @@ def _assigned(block: Iterable[ast.stmt]) -> Iterator[str]:
     for statement in block:
         if isinstance(statement, ast.With | ast.AsyncWith):
             yield from _assigned(statement.body)
-        elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        elif isinstance(statement, ASSIGNMENTS):
             yield from (name for node in ast.walk(statement) for name in _bound(node))
 
 
@@ -75,3 +106,26 @@ def _bound(node: ast.AST) -> Iterator[str]:
         yield from node.names
     elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
         yield node.name
+
+
+def _reads_older(block: Iterable[ast.stmt], name: str) -> bool:
+    """Return whether ``block`` may read what ``name`` had before it."""
+    for statement in block:
+        if isinstance(statement, ast.With | ast.AsyncWith) and not any(
+            _mentions(item, name) for item in statement.items
+        ):
+            if any(_mentions(each, name) for each in statement.body):
+                return _reads_older(statement.body, name)
+        elif _mentions(statement, name):
+            is_first = isinstance(statement, ast.Assign | ast.AnnAssign)
+            return not is_first or _loads(statement, name)
+    return False
+
+
+def _mentions(tree: ast.AST, name: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
+
+
+def _loads(tree: ast.AST, name: str) -> bool:
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name)
+    return any(isinstance(node.ctx, ast.Load) for node in names)

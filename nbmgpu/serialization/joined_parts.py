@@ -53,12 +53,20 @@ def join_leaves(values: Sequence[Any], dims: SampleDims) -> Any:
     Raises:
         ValueError, RuntimeError: the values do not fit together, or a leaf without samples differs.
     """
-    from nbmgpu.serialization.value_tree import ValueTree
+    from .value_tree import ValueTree
 
     trees = [ValueTree.of(value) for value in values]
-    columns = zip(*(tree.leaves for tree in trees), strict=True)
-    leaves = [_join_leaf(column, dim) for column, dim in zip(columns, dims, strict=True)]
-    return trees[0].with_leaves(leaves)
+    return trees[0].with_leaves(join_columns([list(tree.leaves) for tree in trees], dims))
+
+
+def join_columns(parts: Sequence[Sequence[Any]], dims: SampleDims) -> list[Any]:
+    """Return the leaves of the whole value, given those of each part.
+
+    Raises:
+        ValueError, RuntimeError: the parts do not fit together, or a leaf without samples differs.
+    """
+    columns = zip(*parts, strict=True)
+    return [_join_leaf(column, dim) for column, dim in zip(columns, dims, strict=True)]
 
 
 def _join_leaf(leaves: Sequence[Any], dim: int | None) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from nbmgpu.kernel.joined_batch import join, join_names
+from nbmgpu.serialization.joined_parts import join, join_names
 
 Pair = namedtuple("Pair", "x y")
 
