@@ -49,7 +49,7 @@ def test_batches_that_cannot_be_split_have_the_numbers_of_one_device() -> None:
 
 
 def test_the_notice_names_variables_with_values_of_rank_0() -> None:
-    cell = TRAIN + "\nfirst = x[0, 0].item()\n"
+    cell = TRAIN + "        first = x[0, 0].item()\n"
     run = nbmgpu.run(cell, notebook(), gpus=2, cpu=True, exact="never")
     assert "`first`" in run.view.notices["rank-0-values"].text
     assert "`losses`" not in run.view.notices["rank-0-values"].text

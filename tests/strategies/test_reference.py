@@ -18,7 +18,6 @@ from idioms.decisions import before_backward
 from idioms.idiom import TRAIN, Idiom, idiom
 from idioms.notebook import notebook, on_ranks
 from idioms.unrecognized import UNRECOGNIZED
-from idioms.whole_batch import train
 from matrix_selection import sampled
 
 import nbmgpu
@@ -479,17 +478,29 @@ def test_values_of_a_rank_are_no_difference(before: str, count: str) -> None:
     assert steps_compared(run) == (12, True)
 
 
-OF_EPOCHS = (
-    "\n{before}"
-    + train("F.cross_entropy(out, y)", "out = model(x)").replace("range(2)", "range(6)")
-    + "    accuracies.append((out.argmax(1) == y).float().mean().item())\n    took = {took}\n"
-)
+OF_EPOCHS = """
+{before}
+def run_epoch():
+    for x, y in loader:
+        opt.zero_grad()
+        out = model(x)
+        loss = F.cross_entropy(out, y)
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+    return (out.argmax(1) == y).float().mean().item()
+for epoch in range(6):
+    accuracies.append(run_epoch())
+    took = {took}
+"""
 
 
 @pytest.mark.parametrize(
     ("before", "took"), [("", "0.0"), ("import time", "time.time()")], ids=["plain", "clock"]
 )
-def test_a_metric_after_the_loop_is_that_of_all_samples(before: str, took: str) -> None:
+def test_a_metric_after_the_loop_of_a_function_is_that_of_all_samples(
+    before: str, took: str
+) -> None:
     setup = "accuracies = []\nloader = DataLoader(dataset, batch_size=11)\n"
     cell = OF_EPOCHS.format(before=before, took=took)
     result = run_both(cell, setup + "torch.manual_seed(1)", exact="auto")
