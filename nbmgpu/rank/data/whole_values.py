@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -49,12 +50,9 @@ def make_whole(
         if any(name not in part or part[name][0] != dims[name] for part in ordered):
             continue
         columns = [part[name][1] for part in ordered]
-        try:
-            leaves = join_columns(columns, dims[name])
-        except (ValueError, RuntimeError):  # on all ranks, which join the same
-            continue
-        placed = (_placed(*pair) for pair in zip(leaves, tree.leaves, strict=True))
-        variables[name] = tree.with_leaves(placed)
+        with suppress(ValueError, RuntimeError):  # they do not fit together, or no memory is left
+            leaves = zip(join_columns(columns, dims[name]), tree.leaves, strict=True)
+            variables[name] = tree.with_leaves([_placed(*pair) for pair in leaves])
 
 
 def _sent(leaf: Any) -> Any:
