@@ -10,12 +10,17 @@ import pytest
 
 NOTEBOOK = """
 import logging, sys, warnings
+from pathlib import Path
 import nbmgpu
 
 warnings.filterwarnings("ignore", message="of the .* kind")
 warnings.filterwarnings("ignore", category=FutureWarning, module="elsewhere")
 logging.basicConfig(level=logging.INFO, format="%(levelname)s of %(name)s: %(message)s")
 logging.getLogger("quiet").setLevel(logging.ERROR)
+own = logging.getLogger("own")
+own.propagate = False
+own.addHandler(logging.FileHandler("own.log"))
+own.addHandler(logging.StreamHandler(sys.stdout))
 
 CELL = '''
 warnings.warn("of the ignored kind")
@@ -24,9 +29,14 @@ warnings.warn("from here", FutureWarning)
 logging.info("an epoch")
 logging.debug("a detail")
 logging.getLogger("quiet").warning("too much")
+for step in range(3):
+    own.info(f"step {step}")
 '''
 print("RANKS", file=sys.stderr, flush=True)
+own.info("before")
 nbmgpu.run(CELL, globals(), gpus=2, cpu=True)
+own.info("after")
+print("FILE", Path("own.log").read_text().split())
 """
 
 
@@ -36,7 +46,12 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     script = folder / "notebook.py"
     script.write_text(textwrap.dedent(NOTEBOOK))
     done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        cwd=folder,
     )
     return done.stdout + done.stderr
 
@@ -49,3 +64,10 @@ def test_visible_messages_appear_once(output: str, message: str) -> None:
 @pytest.mark.parametrize("message", ["of the ignored kind", "a detail", "too much"])
 def test_filtered_messages_do_not_appear(output: str, message: str) -> None:
     assert f": {message}" not in output
+
+
+def test_a_logger_of_the_notebook_has_its_handlers_in_ranks(output: str) -> None:
+    """A file has each line once, from rank 0."""
+    lines = "['before', 'step', '0', 'step', '1', 'step', '2', 'after']"
+    assert f"FILE {lines}\n" in output
+    assert output.count("step 1\n") == 1

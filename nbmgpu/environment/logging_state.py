@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from dataclasses import dataclass
+from io import TextIOWrapper
 from typing import Any
 
 
@@ -12,11 +14,11 @@ def capture() -> dict[str, Any]:
     """Return the configuration of this process, as far as another process can apply it.
 
     Warning filters: those that ignore warnings of Python's own categories.  An "error" filter
-    would also hit what libraries do in a rank for the sake of the run.  Handlers: those of the
-    root logger that write to the process's own streams, as ``logging.basicConfig()`` makes them.
+    would also hit what libraries do in a rank for the sake of the run.  Handlers: those that write
+    to the process's own streams or append to a file, as ``logging.basicConfig()`` makes them.
     """
     root = logging.getLogger()
-    loggers = [each for each in [*root.manager.loggerDict.values()]
+    loggers = [each for each in [root, *root.manager.loggerDict.values()]
                if isinstance(each, logging.Logger)]  # fmt: skip
     return {
         "ignored": [
@@ -24,32 +26,68 @@ def capture() -> dict[str, Any]:
             for action, message, category, module, line in warnings.filters
             if action == "ignore" and category.__module__ == "builtins"
         ],
-        "root": root.level,
-        "levels": {each.name: each.level for each in loggers if each.level},
+        "levels": {each.name: each.level for each in loggers if each.level or each is root},
+        "isolated": [each.name for each in loggers if not each.propagate],
         "handlers": [
-            (handler.level, handler.formatter)
-            for handler in root.handlers
-            if type(handler) is logging.StreamHandler and _is_own_stream(handler.stream)
-            if type(handler.formatter) in (logging.Formatter, type(None))
+            (each.name, kept) for each in loggers for handler in each.handlers
+            if (kept := _kept(handler)) is not None
         ],
-    }
+    }  # fmt: skip
+
+
+class _FileHandler(logging.FileHandler):
+    """Calls the ``open`` of the time when it opens the file: rank 0 alone writes to it."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, self.mode, encoding=self.encoding)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class _Handler:
+    """A handler that another process can make; ``file`` is empty for one of the own streams."""
+
+    level: int
+    formatter: logging.Formatter | None
+    file: str = ""
+    encoding: str | None = None
+    is_stdout: bool = False
+
+    def make(self) -> logging.Handler:
+        """Return a new handler; a file is opened at the first message."""
+        handler: logging.Handler
+        if self.file:
+            handler = _FileHandler(self.file, encoding=self.encoding, delay=True)
+        else:
+            handler = logging.StreamHandler(sys.stdout if self.is_stdout else None)
+        handler.setLevel(self.level)
+        handler.setFormatter(self.formatter)
+        return handler
+
+
+def _kept(handler: logging.Handler) -> _Handler | None:
+    """Return how to make ``handler``; None for one of another kind, or with filters."""
+    if type(handler.formatter) not in (logging.Formatter, type(None)) or handler.filters:
+        return None
+    given = handler.level, handler.formatter
+    if type(handler) is logging.FileHandler:
+        return _Handler(*given, handler.baseFilename, handler.encoding)
+    if type(handler) is logging.StreamHandler and _is_own_stream(handler.stream):
+        return _Handler(*given, is_stdout=handler.stream in (sys.stdout, sys.__stdout__))
+    return None
 
 
 def apply(verbosity: dict[str, Any]) -> None:
     """Apply the configuration that ``capture`` returned in another process."""
     for message, category, module, line in reversed(verbosity["ignored"]):
         warnings.filterwarnings("ignore", message, category, module, line)
-    root = logging.getLogger()
-    root.setLevel(verbosity["root"])
     for name, level in verbosity["levels"].items():
         logging.getLogger(name).setLevel(level)
-    if root.handlers:
-        return
-    for level, formatter in verbosity["handlers"]:
-        handler = logging.StreamHandler()
-        handler.setLevel(level)
-        handler.setFormatter(formatter)
-        root.addHandler(handler)
+    for name in verbosity["isolated"]:
+        logging.getLogger(name).propagate = False
+    own = {name for name, _ in verbosity["handlers"] if not logging.getLogger(name).handlers}
+    for name, handler in verbosity["handlers"]:
+        if name in own:
+            logging.getLogger(name).addHandler(handler.make())
 
 
 def _text(pattern: Any) -> str:

@@ -32,6 +32,9 @@ EFFECTS = frozenset({
 })  # fmt: skip
 """Audit events of what others can see."""
 
+READERS = {"uname", "lscpu", "nvidia-smi"}
+"""Programs that only tell about the machine; ``platform.platform()`` calls ``uname``."""
+
 TEMPORARY = "tmp", "pymp-", "torchinductor_", "nbmgpu-"
 """How names of temporary files of Python, torch and nbmgpu begin."""
 
@@ -106,7 +109,10 @@ def watch_effects(
         elif event in effects:
             # Workers of a loader hand over tensors through sockets that are files.
             what = args[1] if event.startswith("socket.") else args[0]
-            is_unseen = what in IN_MEMORY if event == "sqlite3.connect" else _is_any_port(what)
+            if event == "sqlite3.connect":
+                is_unseen = what in IN_MEMORY
+            else:
+                is_unseen = what in READERS or _is_any_port(what)
             if not is_unseen and is_of_cell(what):
                 on_effect(event, f"has called {event}({what!r})")
 

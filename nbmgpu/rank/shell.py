@@ -147,6 +147,9 @@ class RankShell(InteractiveShell):
 
     def run(self, cell: str) -> Outcome:
         """Run ``cell`` and return how it ended."""
+        # Functions of earlier cells bring IPython's ``open`` along, which bypasses the patch.
+        if getattr(self.user_ns.get("open"), "__module__", "") in ("io", "_io"):
+            del self.user_ns["open"]
         before = dict(self.user_ns)
         self.last_traceback = []
         transform: Any = self.transform_cell

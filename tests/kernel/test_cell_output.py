@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TypeGuard
 
 import pytest
@@ -28,6 +29,17 @@ def progress(cell: ExecutedCell) -> dict[str, list[str]]:
         for bar in output.content["data"].get("state", {}).get("part_progress", ()):
             shown.setdefault(bar["label"], []).append(bar["count"])
     return shown
+
+
+def test_a_function_of_an_earlier_cell_writes_each_line_once(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    """It refers to IPython's own ``open``."""
+    notebook.run(f"import os; before = os.getcwd(); os.chdir({str(tmp_path)!r})")
+    notebook.run("def log(line):\n    with open('log.txt', 'a') as file: file.write(line)")
+    notebook.run("%%mgpu --gpus 2\nfor n in range(3):\n    log(f'{n}\\n')")
+    notebook.run("os.chdir(before)")
+    assert (tmp_path / "log.txt").read_text() == "0\n1\n2\n"
 
 
 def test_a_training_cell_has_the_same_effects_as_in_the_kernel(notebook: Notebook) -> None:

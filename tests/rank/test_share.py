@@ -90,6 +90,17 @@ def test_the_advice_has_the_names_of_the_cell() -> None:
     assert advice in run.view.notices["not-sharded"].text
 
 
+@pytest.mark.usefixtures("runs_folder")
+def test_the_advice_has_only_tensors() -> None:
+    cell = CELL.replace("for x in nbmgpu.share(X[i : i + 4]):", "for _ in range(1):")
+    cell = cell.replace("seen.append(len(x))", "first = [i, 0][0]").replace(
+        "model(x)", "model(X[first : first + 4])"
+    )
+    run = nbmgpu.run(cell.replace("STEP", "print(first)"), notebook(), gpus=2, cpu=True)
+    assert run is not None
+    assert "nbmgpu.share" not in run.view.notices["not-sharded"].text
+
+
 STEP = "optimizer.zero_grad(); loss.backward(); optimizer.step()"
 
 RESTARTS = {

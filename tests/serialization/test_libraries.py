@@ -235,3 +235,14 @@ class TestOthers:
             "ax.plot([1, 2]); fig2 = Figure()",
             "assert len(ax.lines) == 1 and ax.figure is fig",
         )
+
+
+def test_modules_of_a_class_of_their_own_are_those_of_the_rank(notebook):
+    """Functions that make a training reproducible set attributes of ``torch.backends.cudnn``."""
+    run(
+        notebook,
+        "import torch\ncudnn = torch.backends.cudnn\n"
+        "def seed(): torch.backends.cudnn.benchmark = False; return torch.backends.cudnn",
+        "import sys; same = seed() is cudnn is sys.modules['torch.backends.cudnn']",
+        "assert same",
+    )

@@ -281,6 +281,15 @@ def test_the_reference_ends_before_it_does_what_others_see(
         assert (tmp_path / "made.txt").read_text() == "made\n"
 
 
+def test_a_program_that_only_tells_about_the_machine_does_not_count() -> None:
+    """mlflow asks for the platform when it is imported, which a trainer may do."""
+    ask = "import platform; platform._uname_cache = None; platform.processor()"
+    cell = TRAIN.replace("model(x)", "F.dropout(model(x), 0.5)")
+    result = run_both(f"{ask}\n{cell}", exact="auto")
+    assert result.difference() <= 1e-5
+    assert "restarted" in result.run.view.notices
+
+
 @pytest.mark.skipif(not supported_version(), reason="needs Linux with Landlock")
 @pytest.mark.parametrize(
     "effect",

@@ -44,7 +44,9 @@ def sample_batches(
     if loader.num_workers:  # workers receive their first batches immediately
         first = list(itertools.islice(batches, None if is_short else 1))
         return itertools.chain(first, draw_each(streams, batches))
-    return _draw_all(streams, batches) if is_short else draw_each(streams, batches)
+    if not is_short:
+        return draw_each(streams, batches)
+    return _draw_most(streams, batches, len(loader.batch_sampler) - 1)  # type: ignore[arg-type]
 
 
 def draw_each(
@@ -62,11 +64,15 @@ def draw_each(
         yield item
 
 
-def _draw_all(streams: RandomStreams, items: Iterator[Any]) -> Iterator[Any]:
-    """Draw all items like ``draw_each``, at the first request."""
+def _draw_most(streams: RandomStreams, items: Iterator[Any], count: int) -> Iterator[Any]:
+    """Draw ``count`` items at the first request, and those after them like ``draw_each``.
+
+    At its end, torch's sampler draws from its generator again: not if the cell breaks before.
+    """
     with streams.notebook_stream():
-        drawn = list(items)
+        drawn = list(itertools.islice(items, max(count, 0)))
     yield from drawn
+    yield from draw_each(streams, items)
 
 
 def _broadcast_each(items: Iterator[Any]) -> Iterator[Any]:

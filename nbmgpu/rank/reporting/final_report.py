@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from nbmgpu.rank.batch_dependence import SPLIT_BY_COUNT
 from nbmgpu.rank.source_analysis.made_batches import made_batches
 from nbmgpu.rank.source_analysis.notebook_code import NotebookCode
@@ -90,9 +92,11 @@ class FinalReport:
         progress, recorder = self._progress, self._recorder
         trains = self._rank_info.shards_data and progress.backwards > 0
         if trains and progress.sharded_passes == 0:
-            names = ", ".join(made_batches(cell, namespace) or ["x", "y"])
+            made = made_batches(cell, namespace)
+            names = ", ".join(n for n in made if isinstance(namespace.get(n), torch.Tensor))
+            loop = notices.SHARE_LOOP.format(names=names) if names else ""
             optimizer = "" if self._trained.units else notices.WITH_OPTIMIZER
-            text = notices.NOT_SHARDED.format(names=names, optimizer=optimizer)
+            text = notices.NOT_SHARDED.format(loop=loop, optimizer=optimizer)
             recorder.notice("not-sharded", text)
         if progress.had_untrained_pass:
             recorder.notice("not-trained", notices.NOT_TRAINED)

@@ -270,10 +270,11 @@ SIZE_CHECKED = (
 )
 NOT_SHARDED = (
     "No training batch was split among the ranks, so every rank did the whole work: the result is "
-    "that of one device, without a speed-up. To share it, {optimizer}put the step into a loop `for "
-    "{names} in nbmgpu.share({names}):`, or iterate over a torch DataLoader; or use --exact "
-    "always, which divides module calls."
+    "that of one device, without a speed-up. To share it, {optimizer}{loop}iterate over a torch "
+    "DataLoader in a `for` statement (not by next(), nor in %time); or use --exact always, which "
+    "divides module calls."
 )
+SHARE_LOOP = "put the step into a loop `for {names} in nbmgpu.share({names}):`, or "
 WITH_OPTIMIZER = "train with an optimizer of torch.optim, and "
 UNBATCHED_LOADER = (
     "A DataLoader with batch_size=None returns samples instead of batches and cannot be split, so "

@@ -51,6 +51,7 @@ def _reducers() -> tuple[Reducer, ...]:
 
     return (
         Reducer(_subclass_of(BaseException), python_types.reduce_exception),
+        Reducer(_is_own_module_type, python_types.reduce_module),
         Reducer(_subclass_of(types.CellType), python_types.reduce_cell),
         Reducer(_subclass_of(functools._lru_cache_wrapper), python_types.reduce_cached),
         Reducer(_subclass_of(functools.cached_property), python_types.reduce_cached_property),
@@ -83,6 +84,10 @@ def _reducers() -> tuple[Reducer, ...]:
 
 def _subclass_of(base: type) -> Callable[[type], bool]:
     return lambda kind: issubclass(kind, base)
+
+
+def _is_own_module_type(kind: type) -> bool:
+    return issubclass(kind, types.ModuleType) and kind is not types.ModuleType
 
 
 def _named(package: str, name: str) -> Callable[[type], bool]:

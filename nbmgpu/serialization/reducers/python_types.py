@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import pickle
 import sys
@@ -30,6 +31,12 @@ def _rebuild_exception(kind: type[BaseException], args: tuple[Any, ...]) -> Base
     error = kind.__new__(kind, *args)
     error.args = args
     return error
+
+
+def reduce_module(module: types.ModuleType) -> Any:
+    """Reduce a module of a class of its own, such as ``torch.backends.cudnn``, to its name."""
+    name = module.__name__
+    return (importlib.import_module, (name,)) if sys.modules.get(name) is module else None
 
 
 def cell_content(cell: types.CellType) -> tuple[Any, ...]:

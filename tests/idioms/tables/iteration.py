@@ -61,6 +61,21 @@ IDIOMS = [
             opt.step()
             losses.append(loss.item())
         """, setup="loader = DataLoader(TensorDataset(X[:43], Y[:43]), 8, shuffle=True)"),
+    idiom("a break, and a generator of the loader's own", """
+        for epoch in range(2):
+            for i, (x, y) in enumerate(shuffled):
+                if i == 3:
+                    break
+                opt.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                opt.step()
+                losses.append(loss.item())
+        state = generator.get_state()
+        """, setup="""
+        generator = torch.Generator().manual_seed(3)
+        shuffled = DataLoader(dataset, 8, shuffle=True, generator=generator)
+        """, rank_local="x y"),
     idiom("a cycle beside a loader", """
         again = itertools.cycle(other)
         for x, y in loader:
