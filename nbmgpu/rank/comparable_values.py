@@ -7,14 +7,15 @@ from collections import deque
 from typing import Any
 
 import torch
+from torch.utils._pytree import SUPPORTED_NODES
 
 from nbmgpu.serialization.value_tree import leaves_of
 
 MAX_ELEMENTS = 100_000
 """Elements that a value may have to be returned."""
 
-MAX_SUMMED = 1 << 28
-"""Elements that a tensor may have to be summed."""
+SAMPLED = 1 << 16
+"""Elements of a large tensor that are compared, so that no memory is needed for it."""
 
 
 def is_small(value: Any) -> bool:
@@ -23,11 +24,12 @@ def is_small(value: Any) -> bool:
 
 
 def summary_of(value: Any) -> list[Any] | None:
-    """Return the leaves of a container of tensors, with shape, type and norm for each tensor.
+    """Return the leaves of a container of tensors, with shape, type and a norm for each tensor.
 
-    Two values with different summaries differ.  None if something in ``value`` is no leaf.
+    Two values with different summaries differ.  None for other objects, such as a timer, which may
+    be a rank's own, and if something in ``value`` is no leaf.
     """
-    if isinstance(value, torch.nn.Module | torch.optim.Optimizer):
+    if not isinstance(value, torch.Tensor) and type(value) not in SUPPORTED_NODES:
         return None
     leaves = leaves_of(value)
     return None if leaves is None else [_summary_of_leaf(leaf) for leaf in leaves]
@@ -36,10 +38,12 @@ def summary_of(value: Any) -> list[Any] | None:
 def _summary_of_leaf(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf if isinstance(leaf, bool | int | float | str) else None
-    if type(leaf) is not torch.Tensor or leaf.layout != torch.strided or leaf.numel() > MAX_SUMMED:
+    if type(leaf) is not torch.Tensor or leaf.layout != torch.strided or not leaf.is_contiguous():
         return None
     with torch.no_grad():
-        norm = torch.linalg.vector_norm(leaf.detach().double().nan_to_num()).item()
+        step = max(1, leaf.numel() // SAMPLED)
+        some = leaf.detach().view(-1)[::step].cpu()
+        norm = 0.0 if some.is_complex() else some.double().nan_to_num().norm().item()
     return [*leaf.shape, str(leaf.dtype), norm]
 
 

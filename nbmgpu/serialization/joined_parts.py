@@ -104,6 +104,6 @@ def join_names(
         try:
             values = [own[name], *(part[name] for part in others)]
             joined[name] = join(values) if dims is None else join_leaves(values, dims)
-        except (ValueError, RuntimeError, KeyError):
+        except (ValueError, RuntimeError, KeyError, TypeError):
             continue
     return joined

@@ -40,6 +40,8 @@ class ValueTree:
             TypeError: something in it is neither a leaf nor an object that can be copied, or has
                 too many leaves.
         """
+        if _has_many(value):
+            raise TypeError("too many leaves")
         return cls._of(value, MAX_DEPTH)
 
     @classmethod
@@ -81,9 +83,24 @@ class ValueTree:
         return made
 
 
+def _has_many(value: Any) -> bool:
+    """Return whether lists and dictionaries have too many leaves: flattening them takes long."""
+    count, left = 0, [value]
+    while left and count <= MAX_LEAVES:
+        item = left.pop()
+        if isinstance(item, dict):
+            item = list(item.values())
+        if isinstance(item, list | tuple):
+            if len(item) > MAX_LEAVES:
+                return True
+            left.extend(item)
+        count += 1
+    return bool(left)
+
+
 def leaves_of(value: Any) -> list[Any] | None:
     """Return the leaves of ``value``; None if something in it is none."""
     try:
         return list(ValueTree.of(value).leaves)
-    except TypeError:
+    except (TypeError, RecursionError):
         return None
