@@ -149,7 +149,8 @@ ENTRIES = (
     ),
     *private(
         TORCH, "torch.utils._pytree",
-        "tree_leaves tree_map tree_map_only tree_structure tree_flatten tree_unflatten TreeSpec",
+        "tree_leaves tree_map tree_map_only tree_structure tree_flatten tree_unflatten TreeSpec "
+        "SUPPORTED_NODES",
         "Tensors are found in nested arguments and batches.",
     ),
     *private(
