@@ -62,6 +62,23 @@ def test_what_comes_of_whole_batches_stays_as_it_is(cell: str) -> None:
     torch.testing.assert_close(names["out"], alone["out"].detach())
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "torch.arange(len(x)) * out[:, 0]",
+        "2 * (out[:, 0] - torch.linspace(0, 1, len(x))).T",
+        "torch.where(torch.arange(len(x))[:, None] > 1, out, -out)",
+        "out / len(x)",
+        "out * (1 / x.shape[0])",
+        "out.argsort(0).argsort(0)",
+    ],
+)
+def test_rows_that_depend_on_their_shard_are_named(rows: str) -> None:
+    cell = TRAIN + f"        out = model(x).detach()\n        rows = {rows}\n"
+    run = nbmgpu.run(cell, notebook(), gpus=2, cpu=True, exact="never")
+    assert run.view.notices["rank-0-values"].text.startswith("`rows`: ")
+
+
 def test_a_batch_that_is_shared_along_another_dimension_is_joined_along_it() -> None:
     """Its first dimension has as many elements as the part has samples."""
     cell = """

@@ -28,7 +28,7 @@ def batches(
     values = StepValues()
     values.begin_cell(variables)
     values.begin_pass("loader", variables)
-    values.observe(tags)
+    values.observe(tags.get)
     found = LastBatches(values)
     found.add("loader", LastBatch([X, Y], shard or BatchShard(3, 6)))
     return found

@@ -15,7 +15,8 @@ which sample each part of a tensor belongs to, from the loader's batch to the lo
 - ``escaped_values``, ``numpy_access``: values that leave the step.
 - ``branches``: what the user's code decides by values of the batch.
 - ``op_findings``, ``trained_samples``: what else is recorded about a step.
-- ``step_values``: what variables of the cell hold after a step.
+- ``step_values``: what variables of the cell hold after a step; ``shard_dependence``: whether their
+  rows would be the same in another shard.
 - ``dispatch_mode``: observes the operators.
 - ``detector``: chooses the steps to observe, and reports.
 

@@ -142,7 +142,7 @@ class BatchDependenceDetector:
         elif trained.in_pieces or (trained.all_tracked and findings.is_one_piece):
             self.splits_batches = True
         if trained.any:
-            self.step_values.observe(mode.tags)
+            self.step_values.observe(mode.tag_in_any_batch)
             self.numbers |= {str(n): made.hexdigest() for n, made in mode.numbers.items()}
             self._report_findings(findings)
             self._report_escaped(mode.escaped)

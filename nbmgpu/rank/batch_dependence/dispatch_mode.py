@@ -26,6 +26,7 @@ from .op_call import OpCall
 from .op_findings import OpFindings
 from .op_rules import loses_samples, output_tags
 from .position_indexing import BY_POSITION, selects_by_position
+from .shard_dependence import ShardDependence
 from .tags import Batched, CrossSample, SingleSample, Tag
 from .trained_samples import TrainedSamples
 
@@ -62,6 +63,7 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.tags: Tags = WeakTensorKeyDictionary()
         self.escaped = EscapedValues()
+        self._shard_dependence = ShardDependence(self.escaped.predates_step)
         self.branches = Branches()
         self.findings = OpFindings(self.escaped)
         self.trained = TrainedSamples()
@@ -94,6 +96,10 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
         self.escaped.batch_storages |= set(map(storage_id, tensors))
         for tensor in tensors:
             self.tags[tensor] = Batched(-tensor.ndim, 1, positions, frozenset(positions))
+
+    def tag_in_any_batch(self, tensor: torch.Tensor) -> Tag | None:
+        """Return the tag of ``tensor`` if its rows do not depend on what else is in the shard."""
+        return None if tensor in self._shard_dependence else self.tags.get(tensor)
 
     def register_batch(self, batch: WeakTensors) -> None:
         """Register the tensors of a batch, which are no older than the step."""
@@ -202,6 +208,7 @@ class SampleTrackingMode(dispatch.TorchDispatchMode):
     def _tag_outputs(self, call: OpCall, out: Any) -> None:
         outputs = list(out) if isinstance(out, tuple | list) else [out]
         try:
+            self._shard_dependence.observe(call, outputs)
             tags = output_tags(call, outputs)
         except Exception:  # a rule does not support these arguments: not tracked
             tags = [None] * len(outputs)

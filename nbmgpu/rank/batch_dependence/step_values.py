@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,9 @@ from torch import Tensor
 from nbmgpu.serialization.value_tree import leaves_of
 from nbmgpu.strategies.outcome import versions_of
 
-from .tags import Batched
+from .tags import Batched, Tag
+
+TagOf = Callable[[Tensor], Tag | None]
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,11 @@ class StepValue:
     versions: list[int]
 
     @classmethod
-    def observe(cls, value: Any, tags: Mapping[Tensor, Any]) -> StepValue | None:
+    def observe(cls, value: Any, tag_of: TagOf) -> StepValue | None:
         """Return it for ``value``; None if no tensor in it has all samples in order."""
         if (leaves := leaves_of(value)) is None:
             return None
-        dims = tuple(_sample_dim(leaf, tags) for leaf in leaves)
+        dims = tuple(_sample_dim(leaf, tag_of) for leaf in leaves)
         return cls(dims, versions_of(leaves)) if any(dims) else None
 
     def has_samples(self, value: Any, samples: int) -> bool:
@@ -82,17 +84,17 @@ class StepValues:
         """Begin a pass over ``loader`` for a loop each step of which binds ``names``."""
         self.loader_of |= dict.fromkeys(names, loader)
 
-    def observe(self, tags: Mapping[Tensor, Any]) -> None:
-        """Replace the values by those after a step, of which ``tags`` are known."""
+    def observe(self, tag_of: TagOf) -> None:
+        """Replace the values by those after a step, with ``tag_of`` for the tags of tensors."""
         self.of_names = {
             name: found
             for name in self.loader_of
-            if (found := StepValue.observe(self.variables.get(name), tags)) is not None
+            if (found := StepValue.observe(self.variables.get(name), tag_of)) is not None
         }
 
 
-def _sample_dim(leaf: Any, tags: Mapping[Tensor, Any]) -> SampleDim | None:
-    tag = tags.get(leaf) if type(leaf) is Tensor else None
+def _sample_dim(leaf: Any, tag_of: TagOf) -> SampleDim | None:
+    tag = tag_of(leaf) if type(leaf) is Tensor else None
     if not isinstance(tag, Batched) or not tag.has_all_in_order:
         return None
     dim = leaf.ndim + tag.dim
