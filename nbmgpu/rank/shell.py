@@ -147,7 +147,7 @@ class RankShell(InteractiveShell):
 
     def run(self, cell: str) -> Outcome:
         """Run ``cell`` and return how it ended."""
-        # Functions of earlier cells bring IPython's ``open`` along, which bypasses the patch.
+        # IPython's own ``open``, also of functions of earlier cells, bypasses the patch.
         if getattr(self.user_ns.get("open"), "__module__", "") in ("io", "_io"):
             del self.user_ns["open"]
         before = dict(self.user_ns)
@@ -203,7 +203,6 @@ def make_shell(events: EventWriter, recorder: Recorder, log: Path, rank: int) ->
     config.InteractiveShell.autoawait = True
     module = types.ModuleType("__main__")
     shell = RankShell.instance(config=config, user_module=module, user_ns=module.__dict__)
-    shell.user_ns.pop("open", None)  # IPython's own bypasses the patch of ``open``
     module.__dict__["__getattr__"] = _find_unpickled
     sys.modules["__main__"] = module
     PatchStack().wrap(

@@ -40,15 +40,13 @@ class ValueTree:
             TypeError: something in it is neither a leaf nor an object that can be copied, or has
                 too many leaves.
         """
-        if _has_many(value):
-            raise TypeError("too many leaves")
         return cls._of(value, MAX_DEPTH)
 
     @classmethod
     def _of(cls, value: Any, depth: int, of_object: Any = None) -> ValueTree:
-        leaves, spec = tree_flatten(value)
-        if len(leaves) > MAX_LEAVES:
+        if _has_many(value):
             raise TypeError("too many leaves")
+        leaves, spec = tree_flatten(value)
         return cls(tuple(cls._item(leaf, depth) for leaf in leaves), spec, of_object)
 
     @classmethod

@@ -9,6 +9,7 @@ import pytest
 import torch
 from idioms.idiom import TRAIN
 from idioms.notebook import notebook
+from idioms.whole_batch import train
 
 import nbmgpu
 
@@ -107,15 +108,8 @@ def test_large_values_that_differ_between_ranks_are_named() -> None:
     assert run.view.notices["rank-0-values"].text.startswith("`wide`: ")
 
 
-AFTER = """
-for epoch in range(2):
-    for x, y in loader:
-        opt.zero_grad()
-        out = model(x)
-        loss = F.cross_entropy(out, y)
-        loss.backward()
-        opt.step()
-        losses.append(loss.item())
+AFTER = f"""
+{train("F.cross_entropy(out, y)", "out = model(x)")}
     accuracies.append((out.argmax(1) == y).float().mean().item())
     print(len(x), tuple(out.shape))
 largest = model(x).max(0).values.detach()

@@ -18,6 +18,7 @@ from idioms.decisions import before_backward
 from idioms.idiom import TRAIN, Idiom, idiom
 from idioms.notebook import notebook, on_ranks
 from idioms.unrecognized import UNRECOGNIZED
+from idioms.whole_batch import train
 from matrix_selection import sampled
 
 import nbmgpu
@@ -487,21 +488,17 @@ def test_values_of_a_rank_are_no_difference(before: str, count: str) -> None:
     assert steps_compared(run) == (12, True)
 
 
-OF_EPOCHS = """
-{before}
-def run_epoch():
-    for x, y in loader:
-        opt.zero_grad()
-        out = model(x)
-        loss = F.cross_entropy(out, y)
-        loss.backward()
-        opt.step()
-        losses.append(loss.item())
-    return (out.argmax(1) == y).float().mean().item()
+OF_EPOCHS = (
+    "\n{before}"
+    + train("F.cross_entropy(out, y)", "out = model(x)").replace(
+        "for epoch in range(2):", "def run_epoch():"
+    )
+    + """    return (out.argmax(1) == y).float().mean().item()
 for epoch in range(6):
     accuracies.append(run_epoch())
     took = {took}
 """
+)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,14 @@ the batch.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from nbmgpu.rank.source_analysis.stack_frames import user_frame
 
 from .op_call import OpCall
 from .tags import Batched
@@ -39,7 +42,9 @@ class ShardDependence:
     def _uses_shard(self, call: OpCall, tag: Batched) -> bool:
         samples = len(tag.samples)
         other = call.arguments.get("other")
-        if isinstance(other, int | float) and other in (samples, 1 / samples):
+        is_size = isinstance(other, int | float) and other in (samples, 1 / samples)
+        # Libraries have such numbers of their own, such as the 0.5 of an activation.
+        if is_size and user_frame(sys._getframe()) is not None:
             return True
         untagged = (x for x, of in zip(call.tensors, call.tags, strict=True) if of is None)
         return any(self._is_made_for(tensor, tag, samples) for tensor in untagged)

@@ -89,22 +89,19 @@ class LastBatches:
         """
         held = self._held_in(variables)
         dims = {name: last.dims_of(variables[name]) for name, last in held.items()}
-        return {**dims, **self._computed_in(variables)}
+        return dims | self._computed_in(variables, held)
 
     def part_of(self, variables: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return what such names hold, if the samples are its rows.
 
         None if the batches are too large; of what was computed, only what there is room for.
         """
-        part = {
-            name: variables[name]
-            for name, last in self._held_in(variables).items()
-            if last.has_samples(variables[name])
-        }
+        held = self._held_in(variables)
+        part = {n: variables[n] for n, last in held.items() if last.has_samples(variables[n])}
         room = LARGEST - sum(tensor.nbytes for tensor in iter_tensors(list(part.values())))
         if room < 0:
             return None
-        for name in self._computed_in(variables):
+        for name in self._computed_in(variables, held):
             leaves = leaves_of(variables[name]) or ()
             size = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
             if size <= room:
@@ -118,9 +115,11 @@ class LastBatches:
             name: last for last in self._of_loaders.values() for name in last.names_in(variables)
         }
 
-    def _computed_in(self, variables: Mapping[str, Any]) -> dict[str, SampleDims]:
+    def _computed_in(
+        self, variables: Mapping[str, Any], held: Mapping[str, LastBatch]
+    ) -> dict[str, SampleDims | None]:
         """Return the names of what the last steps have computed of their shards."""
-        found, held = {}, self._held_in(variables)
+        found: dict[str, SampleDims | None] = {}
         for name, value in self._step_values.of_names.items():
             last = self._of_loaders.get(self._step_values.loader_of[name])
             if last is None or name not in variables or name in held or not last.shard.is_partial:
