@@ -126,6 +126,7 @@ def make_session(
         return trained.buffers()
 
     batch_dependence = BatchDependenceDetector(recorder, buffers)
+    strategy.copy_tag = batch_dependence.copy_tag
     batch_norm = BatchNormPatch(strategy.new_dp_group, progress, batch_dependence)
     shards_data = rank_info.shards_data
     divisors = DivisorComparison(recorder, rank_info.dp_rank, rank_info.dp_size, rank_info.dp_group)

@@ -144,6 +144,9 @@ class Strategy(ABC):
     may_move_parameters = False
     """Whether a step may change which rank stores which parameters; set by the strategy."""
 
+    copy_tag: Callable[[Tensor, Tensor], None] | None = None
+    """Tells the session that the first tensor has the samples of the second; set by the session."""
+
     reached_parameters = True
     """Whether the last pass reached prepared parameters on any rank; set by ``end_backward``."""
 

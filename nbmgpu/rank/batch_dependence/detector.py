@@ -6,6 +6,7 @@ import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -256,6 +257,8 @@ class BatchDependenceDetector:
             self._mode.mark_as_global(losses)
 
     def copy_tag(self, made: torch.Tensor, of: torch.Tensor) -> None:
-        """Give ``made``, which was computed unobserved, the tag of ``of``."""
+        """Give ``made``, computed unobserved with the same first dimensions, the tag of ``of``."""
         if self._mode is not None and (tag := self._mode.tags.get(of)) is not None:
+            if isinstance(tag, Batched):
+                tag = replace(tag, dim=tag.dim + of.ndim - made.ndim)
             self._mode.tags[made] = tag

@@ -59,6 +59,7 @@ class Pipeline:
         notice: Callable[[str, str], None],
         measures: bool = False,
         call_order: CallOrderCheck | None = None,
+        copy_tag: Callable[[Tensor, Tensor], None] | None = None,
     ) -> None:
         """Start without segments.
 
@@ -70,11 +71,13 @@ class Pipeline:
             measures: whether to measure how long blocks take in training.
             call_order: compares the blocks that ranks with other samples gather; None if each rank
                 has whole blocks.
+            copy_tag: is told which input has the samples of an output, along the first dimension.
         """
         self.transport = transport
         self._given = microbatches
         self._notice = notice
         self._call_order = call_order
+        self._copy_tag = copy_tag
         self._plans: dict[Hashable, SegmentPlan] = {}
         self._current: Segment | None = None
         self.keeps_graph = True
@@ -138,6 +141,11 @@ class Pipeline:
         for call in segment.calls:
             if call.info.changes:
                 call.block.share_state(self.transport)
+        batched = min(plan.batched_inputs, default=None)
+        if self._copy_tag and batched is not None and may_split(segment, finals, random=True):
+            batch = segment.inputs[batched]
+            for output in outputs:
+                self._copy_tag(output, batch)
         return outputs
 
     def _plan(self, segment: Segment, finals: list[Reference]) -> SegmentPlan:

@@ -101,7 +101,12 @@ class PipelineParallel(TensorParallel):
             transport = Transport(self._groups.pp, torch.device(self.device))
             measures = self.options.balance == "time"
             self._pipeline = Pipeline(
-                transport, self.options.microbatches, self.notice, measures, self._call_order
+                transport,
+                self.options.microbatches,
+                self.notice,
+                measures,
+                self._call_order,
+                self.copy_tag,
             )
             if measures:
                 dp_group = self.dp_group if self.dp_size > 1 else None
