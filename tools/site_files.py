@@ -29,6 +29,14 @@ OUTSIDE = (
 
 LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)")
 
+CELL = re.compile(r"<td.*?</td>", re.DOTALL)
+TEXT = re.compile(r"(?<=>)[^<]+")
+BREAK = re.compile(r"(?<=\w\w)(_|/|::)(?=\w\w)")
+"""Where a long name in a table may continue on the next line."""
+
+FLAG = re.compile(r"(?<![\w-])--\w+")
+"""The part of a flag that does not break: a browser would break it behind a hyphen."""
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the files outside docs/."""
@@ -53,3 +61,12 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return posixpath.relpath(target, posixpath.dirname(name) or ".")
 
     return LINK.sub(rewritten, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Allow long names in tables to break between their words, or tables would be too wide."""
+
+    def breakable(text: re.Match[str]) -> str:
+        return FLAG.sub(r'<span class="flag">\g<0></span>', BREAK.sub(r"\1<wbr>", text[0]))
+
+    return CELL.sub(lambda cell: TEXT.sub(breakable, cell[0]), html)

@@ -10,7 +10,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from browsing import CHROMIUM, FLAGS
 from markdown_blocks import REPOSITORY
+from playwright.sync_api import sync_playwright
 
 import nbmgpu
 
@@ -80,3 +82,29 @@ def test_every_page_is_in_the_navigation(site: Path) -> None:
         name = page.relative_to(REPOSITORY / "docs").as_posix()
         target = name.replace("README.md", "index.html").replace(".md", ".html")
         assert f'href="{target}"' in home, name
+
+
+WIDE = """() => [...document.querySelectorAll(".md-content *")]
+    .filter(node => node.clientWidth && node.scrollWidth > node.clientWidth + 1)
+    .filter(node => getComputedStyle(node).overflowX !== "visible" && node.querySelector("table"))
+    .map(node => `${node.scrollWidth} in ${node.clientWidth}: ${node.textContent.slice(0, 60)}`)"""
+"""What scrolls sideways because of a table in it, or cuts the table off."""
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium")
+def test_tables_are_not_wider_than_their_page(site: Path) -> None:
+    pages = [page for page in sorted(site.rglob("*.html")) if "<table" in page.read_text()]
+    found: dict[str, list[str]] = {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        tab = browser.new_page()
+        for page in pages:
+            tab.goto(page.as_uri())
+            for width in (1280, 800):
+                tab.set_viewport_size({"width": width, "height": 800})
+                if wide := tab.evaluate(WIDE):
+                    found[f"{page.relative_to(site)} at {width}"] = wide
+        browser.close()
+    assert len(pages) > 15
+    assert found == {}
