@@ -54,8 +54,32 @@ def counted(lab, page, ranks, points):
     return view.evaluate(COUNT)
 
 
+def curve_requests(page):
+    """The messages to kernels that request a part of a curve, as they are sent."""
+    requests = []
+
+    def keep(payload):
+        if '"curve"' in (payload if isinstance(payload, str) else payload.decode(errors="replace")):
+            requests.append(payload)
+
+    page.on("websocket", lambda socket: socket.on("framesent", keep))
+    return requests
+
+
 def test_nodes_grow_with_ranks_only_and_none_of_them_clips(lab, page):
+    requests = curve_requests(page)
     small = counted(lab, page, 2, 100)
     large = counted(lab, page, RANKS, POINTS)
     assert large["nodes"] - small["nodes"] < 25 * (RANKS - 2)
     assert large["clipping"] <= small["clipping"] + 5
+    # Charts share a selection. It zooms all of them once: each line is requested once.
+    view = panel(page)
+    plot = view.get_by_role("figure").filter(has_text="loss").first.get_by_role("img")
+    box = plot.locator(".u-over").bounding_box()
+    page.mouse.move(box["x"] + 20, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 120, box["y"] + 60, steps=5)
+    page.mouse.up()
+    expect(view.get_by_role("button", name="Whole run")).to_be_visible()
+    page.wait_for_timeout(1000)
+    assert len(requests) == 3

@@ -38,8 +38,9 @@ import {
   type IScaling
 } from './chartspec';
 import type { ISvgChart } from './chartsvg';
-import { formatIn, nearest } from './charttext';
+import { descriptionOf, headText, legendTexts, type IChartContent } from './chartlabels';
 import { make, setAttribute, setText, type IItemView } from './dom';
+import { drawingQueue } from './framequeue';
 import { unpack, type IPoints } from './points';
 import type { ITranslate } from './source';
 import { paletteOf } from './theme';
@@ -71,6 +72,7 @@ export class Chart implements IItemView<IChart> {
   private ticks: ISvgChart['ticks'] = { x: [], y: [] };
   private layout = '';
   private sizes = new ResizeObserver(() => this.fit());
+  private readonly drawNow = () => this.draw();
 
   constructor(
     private scaling: IScaling,
@@ -99,8 +101,9 @@ export class Chart implements IItemView<IChart> {
       this.names = names;
       this.isDetailed = false;
       this.setLines(spec.lines);
+      this.requestDraw();
     } else if (spec.colors?.join() !== this.colors) {
-      this.draw();
+      this.requestDraw();
     }
     this.colors = spec.colors?.join();
     setText(this.name, spec.title);
@@ -111,13 +114,17 @@ export class Chart implements IItemView<IChart> {
     this.updateLabel();
   }
 
+  /** Draw with the current settings before one of the next frames. */
+  requestDraw(): void {
+    drawingQueue.add(this.drawNow);
+  }
+
   /** Draw with the current settings. */
-  draw(): void {
+  private draw(): void {
     if (this.zoomed !== this.scaling.zoom) {
       this.zoomed = this.scaling.zoom;
       void this.loadDetail();
       this.setLines(this.spec.lines);
-      return;
     }
     if (!this.points.length || !this.plot.clientWidth) {
       return; // not attached; drawn when it is resized
@@ -139,15 +146,19 @@ export class Chart implements IItemView<IChart> {
       });
       this.drawn = new uPlot(options, this.data, this.plot);
     } else {
-      this.drawn.setData(this.data);
+      const { data, drawn } = this;
+      // By itself, uPlot draws after the callback, where the queue does not measure how long it takes.
+      drawn.batch(() => drawn.setData(data));
     }
+    this.updateValue();
     this.updateLabel();
   }
 
   private setLines(lines: CurveLine[]): void {
-    this.lines = lines;
-    this.points = lines.map((line, index) => this.placed(line.points, index));
-    this.draw();
+    if (lines !== this.lines) {
+      this.lines = lines;
+      this.points = lines.map((line, index) => this.placed(line.points, index));
+    }
   }
 
   /** Decode points, and put them on the chart's axis. */
@@ -176,16 +187,18 @@ export class Chart implements IItemView<IChart> {
     if (isNew && zoomed === this.zoomed && spec === this.spec) {
       this.isDetailed = true;
       this.setLines(detailed);
+      this.requestDraw();
     }
   }
 
   /** Apply the colors of a new theme. */
   updateTheme(): void {
     this.layout = '';
-    this.draw();
+    this.requestDraw();
   }
 
   dispose(): void {
+    drawingQueue.delete(this.drawNow);
     this.sizes.disconnect();
     this.drawn?.destroy();
   }
@@ -225,95 +238,33 @@ export class Chart implements IItemView<IChart> {
     drawMarks(plot, lines);
   }
 
-  private formatPosition(index: number): string {
-    const position = this.data[0][index];
-    return this.spec.axis?.format(position) ?? String(position);
-  }
-
   /** Name the extremes of each marked line in the title's tooltip, and describe the chart. */
   private updateLabel(): void {
-    const { trans, spec } = this;
-    const { lines } = spec;
-    const steps = lines[0]?.steps ?? 0;
-    const last = spec.colors
-      ? lines.map(line => `${line.name} ${line.last}`).join(', ')
-      : spec.last;
-    const label = spec.axis
-      ? trans.__('%1: %2', spec.title, last)
-      : trans.__('%1: %2 after %3 steps', spec.title, last, steps);
-    const extremes = this.extremes.flatMap((found, line) => {
-      if (!found) {
-        return [];
-      }
-      const text = trans.__(
-        'lowest %1 at %2, highest %3 at %4',
-        this.formatValue(line, found.lowest),
-        this.formatPosition(found.lowest),
-        this.formatValue(line, found.highest),
-        this.formatPosition(found.highest)
-      );
-      return [lines.length > 1 ? trans.__('%1: %2', lines[line].name, text) : text];
-    });
-    setAttribute(
-      this.plot,
-      'aria-label',
-      [label, spec.note, ...extremes].filter(Boolean).join('; ')
-    );
-    setAttribute(this.name, 'title', [spec.title, ...extremes].join('\n'));
-  }
-
-  private formatValue(line: number, index: number): string {
-    const value = this.data[valueColumn(line)]?.[index];
-    return typeof value === 'number' ? formatIn(this.spec.unit, value) : '';
+    const { label, tooltip } = descriptionOf(this.content());
+    setAttribute(this.plot, 'aria-label', label);
+    setAttribute(this.name, 'title', tooltip);
   }
 
   /** Show the last value, or the values at the cursor. */
   private updateValue(): void {
     const at = this.drawn?.cursor.idx;
     const isOutside = at === null || at === undefined || at >= this.data[0].length;
+    const content = this.content();
+    setText(this.value, headText(content, isOutside ? null : at));
     if (this.spec.colors) {
-      setText(this.value, isOutside ? '' : this.formatPosition(at));
-      this.legend.showValues(this.entryTexts(isOutside ? null : at));
-      return;
+      this.legend.showValues(legendTexts(content, isOutside ? null : at));
     }
-    if (isOutside) {
-      setText(this.value, this.spec.last);
-      return;
-    }
-    const values = this.points.map((_, line) => {
-      const value = this.formatValue(line, at);
-      const name = line ? `${this.lines[line].name} ` : ''; // the title of the chart names the first
-      return value && this.withMark(name + value, line, at);
-    });
-    const shown = values.filter(Boolean).join(' · ') || '–';
-    setText(this.value, this.trans.__('%1 at %2', shown, this.formatPosition(at)));
   }
 
-  /** Each line's last value, or its value nearest to the cursor, for the legend. */
-  private entryTexts(at: number | null): string[] {
-    return this.lines.map(({ last }, line) => {
-      if (at === null) {
-        return last;
-      }
-      const value = nearest(this.data[valueColumn(line)], this.data[0], at);
-      return value === null
-        ? '–'
-        : this.withMark(formatIn(this.spec.unit, value), line, at);
-    });
-  }
-
-  /** Say of a value whether it is the lowest or the highest. */
-  private withMark(value: string, line: number, at: number): string {
-    const found = this.extremes[line];
-    if (found?.lowest === at) {
-      return this.trans.__('%1 (lowest)', value);
-    }
-    return found?.highest === at ? this.trans.__('%1 (highest)', value) : value;
+  private content(): IChartContent {
+    const { spec, lines, data, extremes, trans } = this;
+    return { spec, lines, data, extremes, trans };
   }
 
   private onSelect(plot: uPlot): void {
     const { left, width } = plot.select;
-    if (width > 4) {
+    // All charts of a view get the selection, but only that below the pointer has an event.
+    if (width > 4 && plot.cursor.event) {
       this.scaling.zoomTo([plot.posToVal(left, 'x'), plot.posToVal(left + width, 'x')]);
     }
     if (width) {

@@ -37,7 +37,8 @@ function create({ source, trans, memory, read }: ISectionContext): ISectionView 
   const grid = make('div', 'charts');
   const slowestRank = make('div', 'more');
   const more = make('div', 'more');
-  const redraw = () => shownCharts.values().forEach(chart => (chart as Chart).draw());
+  const redraw = () =>
+    shownCharts.values().forEach(chart => (chart as Chart).requestDraw());
   const { scaling, nodes: scalingTools } = chartTools(memory, trans, redraw);
   const chosen = {
     ...((memory.get('charts') as Record<string, boolean> | undefined) ?? {})

@@ -38,3 +38,6 @@ export class FrameQueue {
     }
   }
 }
+
+/** The drawings of all charts in the page: a changed setting redraws every chart of a view. */
+export const drawingQueue = new FrameQueue();

@@ -32,7 +32,7 @@ function create({ trans, read, memory }: ISectionContext): ISectionView {
     zoom: null,
     zoomTo: zoom => {
       scaling.zoom = zoom;
-      charts.values().forEach(chart => (chart as Chart).draw());
+      charts.values().forEach(chart => (chart as Chart).requestDraw());
     }
   };
   const charts = new KeyedList<IChart>(

@@ -25,7 +25,7 @@ export class ComparisonCharts {
     const each = (action: (chart: Chart) => void) =>
       this.charts.values().forEach(chart => action(chart as Chart));
     const { scaling, nodes } = chartTools(memory, trans, () =>
-      each(chart => chart.draw())
+      each(chart => chart.requestDraw())
     );
     this.charts = new KeyedList<IChart>(
       this.grid,
