@@ -31,6 +31,7 @@ import { ChartLegend } from './chartlegend';
 import { drawMarks, extremesOf, type IExtremes } from './chartmarks';
 import { chartOptions } from './chartoptions';
 import {
+  hasLegend,
   lineColor,
   NO_CHART,
   type Detail,
@@ -251,7 +252,7 @@ export class Chart implements IItemView<IChart> {
     const isOutside = at === null || at === undefined || at >= this.data[0].length;
     const content = this.content();
     setText(this.value, headText(content, isOutside ? null : at));
-    if (this.spec.colors) {
+    if (hasLegend(this.spec)) {
       this.legend.showValues(legendTexts(content, isOutside ? null : at));
     }
   }

@@ -2,7 +2,7 @@ import type uPlot from 'uplot';
 import type { CurveLine } from '../generated/report';
 import { valueColumn } from './chartdata';
 import type { IExtremes } from './chartmarks';
-import type { IChart } from './chartspec';
+import { hasLegend, type IChart } from './chartspec';
 import { formatIn, nearest } from './charttext';
 import type { ITranslate } from './source';
 
@@ -51,31 +51,41 @@ export function descriptionOf(content: IChartContent): {
 
 /** The text beside the title: the last value, or what is at the cursor. */
 export function headText(content: IChartContent, at: number | null): string {
-  const { lines, spec, trans } = content;
-  if (spec.colors) {
-    return at === null ? '' : positionText(content, at);
-  }
+  const { extremes, spec, trans } = content;
   if (at === null) {
-    return spec.last;
+    return spec.colors ? '' : spec.last;
   }
-  const values = lines.map(({ name }, line) => {
-    const value = valueText(content, line, at);
-    const prefix = line ? `${name} ` : ''; // the title of the chart names the first
-    return value && withMark(content, prefix + value, line, at);
-  });
-  const shown = values.filter(Boolean).join(' · ') || '–';
-  return trans.__('%1 at %2', shown, positionText(content, at));
+  if (hasLegend(spec)) {
+    return positionText(content, at); // the legend has the values
+  }
+  const value = valueText(content, 0, at) || '–';
+  const mark = markAt(extremes[0], at);
+  const text = {
+    lowest: () => trans.__('%1 (lowest)', value),
+    highest: () => trans.__('%1 (highest)', value)
+  };
+  return trans.__('%1 at %2', mark ? text[mark]() : value, positionText(content, at));
 }
 
 /** Each line's last value, or its value nearest to the cursor, for the legend. */
 export function legendTexts(content: IChartContent, at: number | null): string[] {
-  const { data, lines, spec } = content;
+  const { data, extremes, lines, spec, trans } = content;
   return lines.map(({ last }, line) => {
     if (at === null) {
       return last;
     }
     const value = nearest(data[valueColumn(line)], data[0], at);
-    return value === null ? '–' : withMark(content, formatIn(spec.unit, value), line, at);
+    if (value === null) {
+      return '–';
+    }
+    // Short words: the legend reserves their room, so that it does not move with the cursor.
+    const text = formatIn(spec.unit, value);
+    const mark = markAt(extremes[line], at);
+    return {
+      lowest: () => trans.__('%1 min', text),
+      highest: () => trans.__('%1 max', text),
+      none: () => text
+    }[mark ?? 'none']();
   });
 }
 
@@ -89,16 +99,10 @@ function valueText({ data, spec }: IChartContent, line: number, index: number): 
   return typeof value === 'number' ? formatIn(spec.unit, value) : '';
 }
 
-/** Say of a value whether it is the lowest or the highest. */
-function withMark(
-  { extremes, trans }: IChartContent,
-  value: string,
-  line: number,
-  at: number
-): string {
-  const found = extremes[line];
+/** Whether a line has its lowest or its highest value at an index. */
+function markAt(found: IExtremes | null, at: number): keyof IExtremes | null {
   if (found?.lowest === at) {
-    return trans.__('%1 (lowest)', value);
+    return 'lowest';
   }
-  return found?.highest === at ? trans.__('%1 (highest)', value) : value;
+  return found?.highest === at ? 'highest' : null;
 }

@@ -1,8 +1,8 @@
 import type { IChart } from './chartspec';
-import { lineColor } from './chartspec';
+import { hasLegend, lineColor } from './chartspec';
 import { make, setText } from './dom';
 
-/** The names of a chart's lines, and their values if the lines are of the same kind. */
+/** The names of a chart's lines, and their values. */
 export class ChartLegend {
   readonly node = make('div', 'chart-legend', { 'aria-hidden': 'true' });
   private values: HTMLElement[] = [];
@@ -11,7 +11,7 @@ export class ChartLegend {
   update(spec: IChart): void {
     const { lines, highlighted, colors } = spec;
     const layout = `${lines.map(line => line.name).join()} ${highlighted} ${colors?.join()}`;
-    this.node.hidden = lines.length < 2 && !colors;
+    this.node.hidden = !hasLegend(spec);
     if (this.node.hidden || this.layout === layout) {
       return;
     }

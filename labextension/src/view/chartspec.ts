@@ -15,7 +15,7 @@ export interface IChart {
   unit: 'number' | 'seconds' | Unit;
   /** The index of the highlighted line, or -1. */
   highlighted: number;
-  /** A color for each line, if the lines are of the same kind: the legend then has their values. */
+  /** A color for each line, if the lines are of the same kind. */
   colors?: readonly string[];
   /** The steps at which epochs end. */
   epochs?: readonly number[];
@@ -55,6 +55,11 @@ export function lineColor({ colors, highlighted }: IChart, line: number): string
     return LINE;
   }
   return line === highlighted ? HIGHLIGHT : OTHER_LINES[(line - 1) % OTHER_LINES.length];
+}
+
+/** Whether a chart has a legend, with the values of its lines. */
+export function hasLegend({ colors, lines }: IChart): boolean {
+  return lines.length > 1 || colors !== undefined;
 }
 
 /** The settings shared by all charts of a view; the zoom is a range of steps. */
