@@ -130,6 +130,41 @@ def test_the_lowest_and_the_highest_value_are_marked(lab, page, shoot):
     shoot("marks")
 
 
+LINES = """
+for name, scale in (("train/f1", 1.0), ("val/f1", -1e-7), ("test/f1", 54321.0)):
+    staged.points(name, [1, 2, 3, 4], [0.5 * scale, 0.1234 * scale, scale, 0.2345 * scale])
+"""
+
+BOXES = """view => [...view.querySelectorAll("figure, figure [role=img], .nbmgpu-chart-entry")].map(
+    node => JSON.stringify(node.getBoundingClientRect()))"""
+
+
+def test_values_at_the_cursor_move_nothing_and_three_lines_have_marks(lab, page, shoot):
+    stage = STAGE.format(more=0).replace("staged.progress(1", LINES + "staged.progress(1", 1)
+    open_notebook(page, lab.write("three-lines.ipynb", stage))
+    run_all(page)
+    view = panel(page)
+    figure = chart(view, "f1")
+    expect(figure.locator(".nbmgpu-chart-entry")).to_have_count(3)
+    expect(figure.locator(".nbmgpu-chart-name")).to_have_attribute(
+        "title",
+        "f1\ntrain/f1: lowest 0.1234 at 2, highest 1 at 3\n"
+        "val/f1: lowest -1e-7 at 3, highest -1.23e-8 at 2\n"
+        "test/f1: lowest 6,703 at 2, highest 54,321 at 3",
+    )
+    figure.get_by_role("img").focus()
+    at_rest = view.evaluate(BOXES)
+    for step in range(1, 5):
+        page.keyboard.press("ArrowRight")
+        expect(figure.locator(".nbmgpu-chart-value")).to_have_text(str(step))
+        assert view.evaluate(BOXES) == at_rest
+        if step == 3:
+            expect(figure.locator(".nbmgpu-chart-entry-value")).to_have_text(
+                ["1 max", "-1e-7 min", "54,321 max"]
+            )
+            shoot("three-lines")
+
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 MORE = """

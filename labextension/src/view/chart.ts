@@ -28,7 +28,7 @@ import type { CurveLine } from '../generated/report';
 import { alignedData, valueColumn } from './chartdata';
 import { imageButtons } from './chartimage';
 import { ChartLegend } from './chartlegend';
-import { drawMarks, extremesOf, type IExtremes } from './chartmarks';
+import { drawMarks, markedExtremes, type IExtremes } from './chartmarks';
 import { chartOptions } from './chartoptions';
 import {
   hasLegend,
@@ -45,9 +45,6 @@ import { drawingQueue } from './framequeue';
 import { unpack, type IPoints } from './points';
 import type { ITranslate } from './source';
 import { paletteOf } from './theme';
-
-/** Lines up to which each has its extremes marked. */
-const MARKED_LINES = 2;
 
 /** A chart with its title, its last or hovered values, and a legend. */
 export class Chart implements IItemView<IChart> {
@@ -221,13 +218,11 @@ export class Chart implements IItemView<IChart> {
       return { points, means: needsMeans ? this.placed(means, index) : null };
     });
     this.data = alignedData(placed, this.scaling);
-    const isMarked = (line: number) =>
-      this.spec.colors ? this.points.length <= MARKED_LINES : line === 0;
-    this.extremes = this.points.map((_, line) =>
-      isMarked(line)
-        ? extremesOf(this.data[0], this.data[valueColumn(line)], this.scaling.zoom)
-        : null
-    );
+    const values = this.points.map((_, line) => this.data[valueColumn(line)]);
+    // Of lines without colors of their own, the first is the one that matters.
+    const marked = this.spec.colors ? values : values.slice(0, 1);
+    const found = markedExtremes(this.data[0], marked, this.scaling.zoom);
+    this.extremes = values.map((_, line) => found[line] ?? null);
   }
 
   private drawMarks(plot: uPlot): void {

@@ -1,6 +1,6 @@
 import type uPlot from 'uplot';
 import { valueColumn } from './chartdata';
-import type { IExtremes } from './chartmarks';
+import { marksOf, type IExtremes } from './chartmarks';
 import { lineColor, type IChart, type IScaling } from './chartspec';
 import { chartSvg, type ISvgChart, type ISvgLine } from './chartsvg';
 import { button, make, setAttribute } from './dom';
@@ -103,7 +103,6 @@ function svgOf(drawn: IDrawnChart, trans: ITranslate): string {
 function svgLines({ spec, scaling, extremes }: IDrawnChart): ISvgLine[] {
   return spec.lines.flatMap(({ name }, line) => {
     const width = lineWidth(spec, line);
-    const found = extremes[line];
     const values = {
       name,
       color: lineColor(spec, line),
@@ -111,7 +110,7 @@ function svgLines({ spec, scaling, extremes }: IDrawnChart): ISvgLine[] {
       opacity: scaling.smoothing ? SMOOTHED_OPACITY : 1,
       column: valueColumn(line),
       hasPoints: true,
-      marked: found ? [found.lowest, found.highest] : []
+      marked: marksOf(extremes[line])
     };
     const smoothed = {
       ...values,

@@ -31,16 +31,20 @@ export function descriptionOf(content: IChartContent): {
     ? trans.__('%1: %2', spec.title, last)
     : trans.__('%1: %2 after %3 steps', spec.title, last, lines[0]?.steps ?? 0);
   const found = extremes.flatMap((marked, line) => {
-    if (!marked) {
+    const at = (index: number): [string, string] => [
+      valueText(content, line, index),
+      positionText(content, index)
+    ];
+    const { lowest, highest } = marked ?? {};
+    const text = [
+      lowest === undefined ? '' : trans.__('lowest %1 at %2', ...at(lowest)),
+      highest === undefined ? '' : trans.__('highest %1 at %2', ...at(highest))
+    ]
+      .filter(Boolean)
+      .join(', ');
+    if (!text) {
       return [];
     }
-    const text = trans.__(
-      'lowest %1 at %2, highest %3 at %4',
-      valueText(content, line, marked.lowest),
-      positionText(content, marked.lowest),
-      valueText(content, line, marked.highest),
-      positionText(content, marked.highest)
-    );
     return [lines.length > 1 ? trans.__('%1: %2', lines[line].name, text) : text];
   });
   return {

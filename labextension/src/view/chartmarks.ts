@@ -3,13 +3,16 @@ import type uPlot from 'uplot';
 /** Points from which on the lowest and the highest are marked. */
 const MIN_POINTS = 3;
 
+/** Lines up to which each has its extremes marked; of more lines, those of the whole chart are. */
+const MARKED_LINES = 5;
+
 /** Radius of a mark, in pixels. */
 const RADIUS = 3.5;
 
-/** Indices of the lowest and the highest value of a line. */
+/** Indices of the lowest and the highest value of a line, if they are marked. */
 export interface IExtremes {
-  readonly lowest: number;
-  readonly highest: number;
+  readonly lowest?: number;
+  readonly highest?: number;
 }
 
 type Column = uPlot.AlignedData[number];
@@ -37,6 +40,46 @@ export function extremesOf(
   return differ ? { lowest, highest } : null;
 }
 
+/**
+ * The marked values of a chart whose lines are of the same kind: the extremes of each of a few
+ * lines. Rings on many lines would hide them, so of more lines only the lowest and the highest value
+ * of all is marked.
+ */
+export function markedExtremes(
+  positions: Column,
+  lines: readonly Column[],
+  range: readonly [number, number] | null
+): (IExtremes | null)[] {
+  const each = lines.map(values => extremesOf(positions, values, range));
+  if (lines.length <= MARKED_LINES) {
+    return each;
+  }
+  const valueAt = (line: number, of: keyof IExtremes): number =>
+    Number(lines[line][each[line]?.[of] ?? -1]);
+  const known = [...lines.keys()].filter(line => each[line]);
+  const first = (of: keyof IExtremes, sign: 1 | -1): number | undefined =>
+    known.reduce<number | undefined>(
+      (best, line) =>
+        best === undefined || sign * valueAt(line, of) < sign * valueAt(best, of)
+          ? line
+          : best,
+      undefined
+    );
+  const [lowest, highest] = [first('lowest', 1), first('highest', -1)];
+  return each.map((found, line) => {
+    const kept = {
+      ...(line === lowest && { lowest: found?.lowest }),
+      ...(line === highest && { highest: found?.highest })
+    };
+    return line === lowest || line === highest ? kept : null;
+  });
+}
+
+/** The indices of some extremes. */
+export function marksOf(extremes: IExtremes | null): number[] {
+  return [extremes?.lowest, extremes?.highest].filter(index => index !== undefined);
+}
+
 /** A line with marks. */
 export interface IMarkedLine {
   readonly extremes: IExtremes | null;
@@ -53,7 +96,7 @@ export function drawMarks(plot: uPlot, lines: readonly IMarkedLine[]): void {
   ctx.lineWidth = 1.5 * scale;
   for (const { extremes, column, color } of lines) {
     ctx.strokeStyle = color;
-    for (const index of extremes ? [extremes.lowest, extremes.highest] : []) {
+    for (const index of marksOf(extremes)) {
       const [x, y] = [plot.data[0][index], plot.data[column][index]];
       if (typeof y !== 'number') {
         continue;
