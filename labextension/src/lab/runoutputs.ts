@@ -5,7 +5,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { addReloadNotice, missingOutput, outputsAtEnd } from './reloadedoutput';
 import { panelOutputs, type IPanelOutput } from './paneloutputs';
-import { isRunning } from './runsstate';
+import { isKnownToBeOver, isListedAsRunning } from './runsstate';
 import { IRunsModel } from './tokens';
 
 /** Milliseconds that a kernel has for replacing the panel of its finished run by a summary. */
@@ -37,12 +37,12 @@ export const runOutputsPlugin: JupyterFrontEndPlugin<void> = {
     const saved = new Set<string>();
     /** Runs whose panels were restored from a notebook file. */
     const restored = new Set<string>();
-    const isOver = (id: string): boolean =>
-      !model.state.runs.some(run => run.id === id && isRunning(run));
+    const isActive = (id: string): boolean => isListedAsRunning(model.state, id);
+    let knewRuns = false;
 
     const save = (panel: NotebookPanel): void => {
       for (const { run } of panelsOf(panel)) {
-        if (!saved.has(run) && !isOver(run)) {
+        if (!saved.has(run) && isActive(run)) {
           saved.add(run);
           panel.context.save().catch(reason => console.warn('nbmgpu: not saved', reason));
         }
@@ -50,7 +50,7 @@ export const runOutputsPlugin: JupyterFrontEndPlugin<void> = {
     };
     const addNotices = (panel: NotebookPanel): void => {
       for (const { run, outputs } of [...panelsOf(panel)]) {
-        if (restored.has(run) && !isOver(run)) {
+        if (restored.has(run) && isActive(run)) {
           addReloadNotice(outputs, run, trans);
         }
       }
@@ -69,11 +69,13 @@ export const runOutputsPlugin: JupyterFrontEndPlugin<void> = {
     const addSummaries = (panel: NotebookPanel): void => {
       window.setTimeout(() => {
         const runs = new Set([...panelsOf(panel)].map(({ run }) => run));
-        [...runs].filter(isOver).forEach(run => {
-          addSummary(panel, run).catch(reason =>
-            console.debug('nbmgpu: no summary', reason)
-          );
-        });
+        [...runs]
+          .filter(run => isKnownToBeOver(model.state, run))
+          .forEach(run => {
+            addSummary(panel, run).catch(reason =>
+              console.debug('nbmgpu: no summary', reason)
+            );
+          });
       }, KERNEL_TIMEOUT);
     };
     const onPanelAdded = (panel: NotebookPanel): void => {
@@ -87,7 +89,13 @@ export const runOutputsPlugin: JupyterFrontEndPlugin<void> = {
       });
     };
 
-    model.changed.connect(() => {
+    model.changed.connect((_, { connection, runs }) => {
+      // Before that, nothing is known of the runs of restored panels.
+      const knowsRuns = connection === 'live' && runs.length > 0;
+      if (knowsRuns && !knewRuns) {
+        notebooks.forEach(addSummaries);
+      }
+      knewRuns = knowsRuns;
       notebooks.forEach(panel => {
         addNotices(panel);
         if (documents?.autosave && panel.context.contentsModel?.writable) {

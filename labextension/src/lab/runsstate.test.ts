@@ -5,6 +5,7 @@ import type { Update } from '../generated/server';
 import {
   EMPTY,
   endedRuns,
+  isKnownToBeOver,
   matchingRuns,
   runningRuns,
   withLabels,
@@ -55,6 +56,16 @@ test('a run ends once, and a run first seen when it was over does not end', () =
   expect(ids(endedRuns(before, after))).toEqual(['1']);
   expect(endedRuns(after, after)).toEqual([]);
   expect(ids(runningRuns(after))).toEqual(['2']);
+});
+
+test('a run that is not in the list is over only if it is older than the list', () => {
+  const runs = [line('5', false), line('4', true)];
+  const state = withUpdate(EMPTY, update(runs, { more: true }));
+  const over = ['3', '4', '5', '6'].filter(id => isKnownToBeOver(state, id));
+  expect(over).toEqual(['3', '4']);
+  expect(isKnownToBeOver({ ...state, more: false }, '3')).toBe(false);
+  expect(isKnownToBeOver(EMPTY, '3')).toBe(false);
+  expect(isKnownToBeOver(withUpdate(EMPTY, update([])), '3')).toBe(false);
 });
 
 test('a filter finds runs by all of its words, in any text and case', () => {

@@ -110,6 +110,26 @@ export function runningRuns(state: IRunsState): RunLine[] {
   return state.runs.filter(isRunning);
 }
 
+/** Whether a run is in the list and running. */
+export function isListedAsRunning(state: IRunsState, id: string): boolean {
+  return state.runs.some(run => run.id === id && isRunning(run));
+}
+
+/**
+ * Whether a run is known to be over.  One that is not in the list has just begun, has been deleted,
+ * or is older than all that are listed: ids begin with the time.
+ */
+export function isKnownToBeOver(
+  { connection, more, runs }: IRunsState,
+  id: string
+): boolean {
+  const listed = runs.find(run => run.id === id);
+  if (listed) {
+    return !isRunning(listed);
+  }
+  return connection === 'live' && more && id < runs[runs.length - 1].id;
+}
+
 /** The runs that were running in `before` and are over in `after`. */
 export function endedRuns(before: IRunsState, after: IRunsState): RunLine[] {
   const running = new Set(runningRuns(before).map(run => run.id));
