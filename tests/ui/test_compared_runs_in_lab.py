@@ -132,3 +132,12 @@ def test_runs_are_filtered_compared_and_renamed(lab, page, shoot):
     renamed = cards.filter(has_text="the best one")
     expect(renamed.locator(".nbmgpu-RunCard-tag")).to_have_text(["kept", "two", "words"])
     expect(tab.locator("tbody")).to_contain_text("the best one")
+    # The note can be read in the comparison and in the run's own tab.
+    expect(tab.get_by_role("note", name="Note")).to_have_text("with\ntwo lines")
+    shoot("compared-note")
+    tab.get_by_role("button", name="the best one", exact=True).click()
+    run = page.get_by_role("region", name="Run on several ranks").filter(visible=True)
+    note = run.get_by_role("note", name="Note")
+    expect(note).to_have_text("with\ntwo lines")
+    assert note.bounding_box()["height"] > 25  # two lines
+    shoot("note")

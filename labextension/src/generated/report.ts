@@ -478,6 +478,7 @@ export interface About {
   folder: string;
   notebook: string;
   created: number;
+  note: string;
 }
 
 /** A view of another package: the name of its part, and the ES module that draws it. */

@@ -47,6 +47,17 @@ export function setText(node: Element, text: string): void {
   }
 }
 
+/** A place for the note of a run, which may have many lines: it scrolls, also by the arrow keys. */
+export function noteNode(label: string): HTMLElement {
+  return make('div', 'note', { role: 'note', 'aria-label': label, tabindex: '0' });
+}
+
+/** Show a note, or nothing if it is empty. */
+export function setNote(node: HTMLElement, text: string): void {
+  setText(node, text);
+  node.hidden = !text;
+}
+
 /** The nodes of a text in which code is between backticks, as in Markdown. */
 export function withCode(text: string): Child[] {
   return text

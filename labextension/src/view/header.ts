@@ -1,7 +1,7 @@
-import { button, make, setAttribute, setText } from './dom';
+import { button, make, noteNode, setAttribute, setNote, setText } from './dom';
 import type { ISection, ISectionContext, ISectionView } from './section';
 
-/** State, strategy and devices, times, the Stop button, batch and folder. */
+/** State, strategy and devices, times, the Stop button, batch, folder and note. */
 export const header: ISection = { shows: ['status', 'about'], create };
 
 function create({ source, trans, read }: ISectionContext): ISectionView {
@@ -18,6 +18,7 @@ function create({ source, trans, read }: ISectionContext): ISectionView {
   });
   const batch = make('span', 'batch');
   const verified = make('span', 'verified');
+  const note = noteNode(trans.__('Note'));
   const folder = button('folder', '', () => void openOrCopy());
 
   let timer = 0;
@@ -45,6 +46,7 @@ function create({ source, trans, read }: ISectionContext): ISectionView {
     setText(batch, about.batch);
     setText(verified, about.verified);
     verified.hidden = !about.verified;
+    setNote(note, about.note);
     if (!folder.textContent || folder.title !== about.folder) {
       setText(folder, trans.__('Run folder'));
       folder.title = about.folder;
@@ -63,7 +65,8 @@ function create({ source, trans, read }: ISectionContext): ISectionView {
     'header',
     {},
     make('div', 'header-line', {}, dot, state, title, elapsed, remaining, stop),
-    make('div', 'header-line', { 'data-small': '' }, batch, verified, folder)
+    make('div', 'header-line', { 'data-small': '' }, batch, verified, folder),
+    note
   );
   const dispose = () => clearTimeout(timer);
   return { node, update, dispose };

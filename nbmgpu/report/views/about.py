@@ -27,6 +27,7 @@ class About:
     folder: str
     notebook: str
     created: float
+    note: str
 
 
 class AboutView(PanelView):
@@ -47,4 +48,5 @@ class AboutView(PanelView):
             folder=str(run.folder),
             notebook=text_format.plain(record.kernel.notebook),
             created=record.created,
+            note=text_format.plain(run.labels.note),
         )

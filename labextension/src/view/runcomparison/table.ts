@@ -1,5 +1,5 @@
 import type { ComparedRun, RunComparison } from '../../generated/report';
-import { button, make, setAttribute } from '../dom';
+import { button, make, noteNode, setAttribute, setNote } from '../dom';
 import type { ITranslate } from '../source';
 import { runColor } from './colors';
 import { bestPlaces, sortedPlaces, type ISorting } from './sorting';
@@ -28,7 +28,10 @@ export class ComparisonTable {
   update(comparison: RunComparison): void {
     this.comparison = comparison;
     const { runs, columns } = comparison;
-    const content = JSON.stringify([runs.map(run => [run.id, run.title]), columns]);
+    const content = JSON.stringify([
+      runs.map(run => [run.id, run.title, run.labels.note]),
+      columns
+    ]);
     if (content !== this.drawn) {
       this.drawn = content;
       this.draw();
@@ -105,12 +108,10 @@ export class ComparisonTable {
     );
     const dot = make('span', 'compared-color', { 'aria-hidden': 'true' });
     dot.style.setProperty('--nbmgpu-line', runColor(place));
-    return make(
-      'th',
-      '',
-      { scope: 'row' },
-      make('div', 'compared-head', {}, dot, open, remove)
-    );
+    const note = noteNode(trans.__('Note'));
+    setNote(note, run.labels.note);
+    const head = make('div', 'compared-head', {}, dot, open, remove);
+    return make('th', '', { scope: 'row' }, head, note);
   }
 }
 
