@@ -1,6 +1,6 @@
 import type { IChart } from './chartspec';
 import { hasLegend, lineColor } from './chartspec';
-import { make, setText } from './dom';
+import { make, setAttribute, setText } from './dom';
 
 /** The names of a chart's lines, and their values. */
 export class ChartLegend {
@@ -12,6 +12,7 @@ export class ChartLegend {
     const { lines, highlighted, colors } = spec;
     const layout = `${lines.map(line => line.name).join()} ${highlighted} ${colors?.join()}`;
     this.node.hidden = !hasLegend(spec);
+    setAttribute(this.node, 'data-unit', spec.unit);
     if (this.node.hidden || this.layout === layout) {
       return;
     }
