@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from .mesh import RankMesh
 from .mesh_sizes import mesh_sizes
+from .sample_tags import CopyTag
 from .scalars import Scalar
 from .strategy_options import StrategyOptions
 
@@ -144,8 +145,8 @@ class Strategy(ABC):
     may_move_parameters = False
     """Whether a step may change which rank stores which parameters; set by the strategy."""
 
-    copy_tag: Callable[[Tensor, Tensor], None] | None = None
-    """Tells the session that the first tensor has the samples of the second; set by the session."""
+    copy_tag: CopyTag | None = None
+    """Set by the session, which follows the samples of a batch through each step."""
 
     reached_parameters = True
     """Whether the last pass reached prepared parameters on any rank; set by ``end_backward``."""

@@ -3,6 +3,12 @@
 NO_LAYERS = ("refused", "the model has no layers that two ranks could share")
 IN_BETWEEN = ("refused", "the output of a layer is needed before later layers run")
 
+NO_CACHE = "out: keys ['loss', 'logits', 'past_key_values'] on one device, ['loss', 'logits'] on"
+"""How outputs of Hugging Face's models differ: in training, they have no key-value cache."""
+
+WITH_CACHE = {"GPT-2, out.loss / accumulation"}
+"""Idioms that look at such outputs."""
+
 EXCEPTIONS: dict[str, tuple[str, str]] = {
     "LBFGS on the whole data": (
         "differs",

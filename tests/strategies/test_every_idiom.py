@@ -11,6 +11,7 @@ import itertools
 from types import ModuleType
 
 import pytest
+from exceptions_pp import NO_CACHE, WITH_CACHE
 from idioms.comparison import compare
 from idioms.idiom import Idiom
 from idioms.tables import BY_NAME, TABLES
@@ -42,6 +43,11 @@ def exceptions(strategy: str) -> dict[str, tuple[str, str]]:
     return found[strategy] if family == "deepspeed" else found
 
 
+def known_difference(idiom: Idiom, strategy: str) -> str:
+    """Return what is not equal in an idiom whose numbers are."""
+    return NO_CACHE if "pp" in strategy and idiom.name in WITH_CACHE else ""
+
+
 PAIRS = [
     *itertools.product(COMPLETE, BY_NAME.values()),
     *zip(itertools.cycle(RELATED), DEMANDING, strict=False),
@@ -62,7 +68,7 @@ def test_ranks_have_the_numbers_of_one_device(strategy: str, idiom: Idiom) -> No
         assert result.wrong, f"{idiom} is equal now: remove it from the table"
         assert result.notices, "it differs, and there is no notice"
         pytest.xfail(reason)
-    result.assert_equal()
+    result.assert_equal(known_difference(idiom, strategy))
     if strategy in ("tp", "pp"):  # their ranks hold the same samples
         assert result.notices <= idiom.notices | {"whole-steps-LBFGS", "pipeline-whole-batches"}
         return

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .tags import CrossSample, Shape, Tag
@@ -26,6 +27,8 @@ class OpCall:
         tags: their tags.
         shapes: their shapes before the operation.
         writes: whether the operator writes to its first argument.
+        is_pointwise: whether torch declares that each element of the output depends on one element
+            of each operand.
     """
 
     name: str
@@ -34,6 +37,7 @@ class OpCall:
     tags: list[Tag | None]
     shapes: list[Shape]
     writes: bool = False
+    is_pointwise: bool = False
 
     @classmethod
     def from_dispatch(cls, func: Any, args: Any, kwargs: Any, known: Any) -> OpCall | None:
@@ -64,7 +68,8 @@ class OpCall:
         alias = schema.arguments[0].alias_info if schema.arguments else None
         writes = alias is not None and bool(alias.is_write)
         name = f"{namespace}.{name}" if namespace else name
-        return cls(name, arguments, tensors, tags, shapes, writes)
+        is_pointwise = torch.Tag.pointwise in func.tags
+        return cls(name, arguments, tensors, tags, shapes, writes, is_pointwise)
 
     def tag_of(self, name: str) -> Tag | None:
         """Return the tag of the argument ``name``."""

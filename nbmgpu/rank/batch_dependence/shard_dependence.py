@@ -46,6 +46,8 @@ class ShardDependence:
         # Libraries have such numbers of their own, such as the 0.5 of an activation.
         if is_size and user_frame(sys._getframe()) is not None:
             return True
+        if not call.is_pointwise and call.name not in ("cat", "stack"):
+            return False  # the dimensions of another operand have other meanings, as in products
         untagged = (x for x, of in zip(call.tensors, call.tags, strict=True) if of is None)
         return any(self._is_made_for(tensor, tag, samples) for tensor in untagged)
 

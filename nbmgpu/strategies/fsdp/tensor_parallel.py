@@ -72,7 +72,7 @@ class FullyShardedTensorParallel(FullyShardedDataParallel):
             )  # fmt: skip
             states = self.wrapper.shard(sharding, splitting.layouts)
             by_parameter: dict[nn.Parameter, FSDPParamState] = {s.parameter: s for s in states}
-            splitting.wrap(by_parameter.__getitem__, self._forwards)
+            splitting.wrap(by_parameter.__getitem__, self._forwards, self.copy_tag)
 
     def close(self) -> None:
         """Remove all hooks."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from nbmgpu.strategies.module_copy import hooks_of_cell
+from nbmgpu.strategies.sample_tags import CopyTag
 from nbmgpu.strategies.sharding.call_order import CallOrderCheck, start_of_forward
 
 from .block import Form, PipelineBlock
@@ -59,7 +60,7 @@ class Pipeline:
         notice: Callable[[str, str], None],
         measures: bool = False,
         call_order: CallOrderCheck | None = None,
-        copy_tag: Callable[[Tensor, Tensor], None] | None = None,
+        copy_tag: CopyTag | None = None,
     ) -> None:
         """Start without segments.
 

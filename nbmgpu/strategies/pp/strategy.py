@@ -137,7 +137,7 @@ class PipelineParallel(TensorParallel):
         inside = {m for stack in stacks for block in stack.blocks for m in block.modules()}
         splitting = self._split_inside(root, inside)
         owned = [self._divide(stack, splitting.layouts, fresh) for stack in stacks]
-        splitting.wrap(lambda parameter: self._states[id(parameter)], self._forwards)
+        splitting.wrap(lambda parameter: self._states[id(parameter)], self._forwards, self.copy_tag)
         for stack, parameters in zip(stacks, owned, strict=True):
             self._add_blocks(stack, parameters)
             inside.update(stack.replaced)

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from nbmgpu.strategies.sample_tags import CopyTag
 from nbmgpu.strategies.sequence.region import NotSplittableError, Region
 from nbmgpu.strategies.sharding.chunks import chunk_size
 
@@ -45,12 +46,14 @@ class ParallelModule:
         plan: how it is split.
         states: its split parameters, by name.
         group: the ranks that hold the parts.
+        copy_tag: is told that an output has the samples of its input.
         in_block: whether it is called by its ``ParallelBlock``, so that activations stay split.
     """
 
     plan: ModulePlan
     states: Mapping[str, SplitParameter]
     group: ProcessGroup
+    copy_tag: CopyTag | None = None
     in_block: bool = False
 
     def is_ready(self) -> bool:
@@ -68,13 +71,17 @@ class ParallelModule:
         """Run the forward pass; a ``ForwardWrapper``."""
         if not self.is_ready():
             return call(*args, **kwargs)
+        output: Tensor
         match self.plan.style:
             case "outputs":
-                return self._split_by_outputs(call, *args, **kwargs)
+                output = self._split_by_outputs(call, *args, **kwargs)
             case "inputs":
-                return self._split_by_inputs(call, *args, **kwargs)
+                output = self._split_by_inputs(call, *args, **kwargs)
             case "rows":
-                return self._split_by_rows(call, *args, **kwargs)
+                output = self._split_by_rows(call, *args, **kwargs)
+        if self.copy_tag is not None:
+            self.copy_tag(output, *args, *kwargs.values())  # the one input
+        return output
 
     @property
     def _activations(self) -> Activations:

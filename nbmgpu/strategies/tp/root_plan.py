@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from nbmgpu.strategies.forward_patch import ForwardPatch
+from nbmgpu.strategies.sample_tags import CopyTag
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 
 from .layer_plan import plan_layers
@@ -36,19 +37,23 @@ class RootPlan:
     group: ProcessGroup
 
     def wrap(
-        self, state_of: Callable[[nn.Parameter], SplitParameter], forwards: ForwardPatch
+        self,
+        state_of: Callable[[nn.Parameter], SplitParameter],
+        forwards: ForwardPatch,
+        copy_tag: CopyTag | None,
     ) -> None:
         """Let the layers compute with parts of their parameters.
 
         Args:
             state_of: returns the state of a split parameter.
             forwards: the wrappers of forward passes, to which those of layers are added.
+            copy_tag: is told that outputs of the layers have the samples of their inputs.
         """
         split: dict[nn.Module, ParallelModule] = {}
         for plan in self.modules:
             names = plan.split_parameters()
             states = {name: state_of(plan.module.get_parameter(name)) for name in names}
-            split[plan.module] = ParallelModule(plan, states, self.group)
+            split[plan.module] = ParallelModule(plan, states, self.group, copy_tag)
             forwards.add(plan.module, split[plan.module].forward)
         for block in self.blocks:
             layers = tuple(split[layer] for layer in block.layers)

@@ -83,7 +83,7 @@ class TensorParallel(ShardedStrategy):
         for parameter, layout in plan.layouts.items():
             state = self._states[id(parameter)] = TPParamState(parameter, layout)
             fresh.append(state)
-        plan.wrap(lambda parameter: self._states[id(parameter)], self._forwards)
+        plan.wrap(lambda parameter: self._states[id(parameter)], self._forwards, self.copy_tag)
         if self.options.sequence_parallel and self.shard_group.size() > 1:
             if self._layers is None:
                 # Along ``dp``, ranks weight losses by what their graphs say of them.
