@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .module_state import ModuleState
 from .random_state import RandomState
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class BundleHeader:
         tracked: the runs of experiment trackers that the notebook has started.
         sources: source and execution count (or None) of the notebook's earlier cells, by file name.
         execution_count: the execution count of the cell.
+        modules: attributes of the user's modules, see ``nbmgpu.environment.module_state``.
     """
 
     random: RandomState
@@ -33,6 +35,7 @@ class BundleHeader:
     tracked: NotebookTrackers
     sources: dict[str, tuple[str, int | None]] = field(default_factory=dict)
     execution_count: int = 1
+    modules: dict[str, ModuleState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class ResultHeader:
         batch_parts: names that hold this rank's part of the last batch, or what it has computed of
             that part, with the dimensions of the samples; None for a batch of a loader.
         summaries: of large values, for a comparison with those of other ranks.
+        modules: attributes of the user's modules that the cell has changed.
     """
 
     random: RandomState
@@ -59,6 +63,7 @@ class ResultHeader:
     held_bytes: int = 0
     batch_parts: dict[str, SampleDims | None] = field(default_factory=dict)
     summaries: dict[str, list[Any]] = field(default_factory=dict)
+    modules: dict[str, ModuleState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from nbmgpu.cell.loop_targets import loop_targets
 from nbmgpu.cell.source import LEADING_BLANK_LINES
 from nbmgpu.devices.requirements import missing_requirement
 from nbmgpu.engines.registry import get_engine
-from nbmgpu.environment import logging_state, random_state, torch_settings
+from nbmgpu.environment import logging_state, module_state, random_state, torch_settings
 from nbmgpu.environment.headers import BundleHeader
 from nbmgpu.errors import LaunchError, OptionError, format_message
 from nbmgpu.options.model_parallelism import with_plan
@@ -119,6 +119,7 @@ class Execution:
             tracked=trackers.capture(self.tracks),
             sources=self.context.sources(),
             execution_count=self.context.cell_number,
+            modules=module_state.capture(),
         )
         self.bundle = serialize(names, self.namespace, header, held.to_send() if held else None)
 

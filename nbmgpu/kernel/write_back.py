@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nbmgpu.environment import random_state
+from nbmgpu.environment import module_state, random_state
 from nbmgpu.environment.headers import RankPart, ResultHeader, SampleDims
 from nbmgpu.errors import ResultsError, format_message
 from nbmgpu.options.run_options import RunOptions
@@ -164,6 +164,7 @@ class WriteBack:
         self.namespace.update(bound)
         for name in header.deleted:
             self.namespace.pop(name, None)
+        module_state.apply(header.modules)
         random_state.restore_unchanged(header.random, since=self.bundle.header.random)
         self.run.results[0] = new | last_line
         names = {name: sent[name] for name in kept} | values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torch.utils.data import DataLoader
@@ -32,6 +32,7 @@ from .training.step_limit import StepLimit
 from .training.step_options import StepOptions
 from .training.sync_batchnorm import BatchNormPatch
 from .training.trained_objects import TrainedObjects
+from .user_modules import UserModules
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,6 +62,7 @@ class TrainingSession:
         loader_events: begins the steps of batches in the order in which they are used.
         streams: the random streams of the rank.
         trackers: what the rank logs to.
+        modules: the user's modules.
     """
 
     rank_info: RankInfo
@@ -75,6 +77,7 @@ class TrainingSession:
     loader_events: LoaderEventDispatcher
     streams: RandomStreams
     trackers: RankLogging
+    modules: UserModules = field(default_factory=UserModules)
 
     def begin_run(self, events: EventWriter, step_limit: int | None) -> None:
         """Begin the next run of ranks that are held, with the same objects and patches."""

@@ -189,7 +189,7 @@ def _save_result(
             random_state.capture(), outcome.deleted, sorted(kept), tracked,
             [index for index, obj in received.objects.items() if id(obj) in staying.ids],
             held_rank.held_bytes(rank.session) if staying else 0, last_batches.names_in(variables),
-            summaries,
+            summaries, rank.session.modules.changes(),
         ),
         received,
         namespace,

@@ -315,6 +315,7 @@ def _apply_header(session: TrainingSession, header: BundleHeader) -> None:
     """Restore what objects may depend on while they are unpickled."""
     logging_state.apply(header.verbosity)
     session.trackers.receive(header.tracked)
+    session.modules.receive(header.modules)
 
 
 def _restore_environment(record: RunRecord, header: BundleHeader, shell: RankShell) -> None:

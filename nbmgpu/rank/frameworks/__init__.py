@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from nbmgpu.rank.after_import import AfterImport
 from nbmgpu.trackers.registry import installers
 
 if TYPE_CHECKING:
@@ -55,37 +52,3 @@ def install(session: TrainingSession) -> None:
 
 def _install(patched_by: str, session: TrainingSession) -> None:
     importlib.import_module(f"{__name__}.{patched_by}").install(session)
-
-
-class AfterImport(MetaPathFinder):
-    """Calls a function right after a module has been imported, before it can be used."""
-
-    def __init__(self, waiting: dict[str, Callable[[], None]]) -> None:
-        """Call each of ``waiting`` once, after the import of the module it is listed under."""
-        self.waiting = waiting
-        self._finding = ""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Find a module by the other finders, and let its loader end with the call.
-
-        ``find_spec`` alone is no import: libraries use it to ask whether a module exists.
-        """
-        if name not in self.waiting or name == self._finding:
-            return None
-        self._finding = name
-        try:
-            spec = find_spec(name)  # by the other finders
-        finally:
-            self._finding = ""
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            execute = loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                self.waiting.pop(name, lambda: None)()
-
-            loader.exec_module = exec_module
-        return spec

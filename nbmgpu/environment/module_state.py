@@ -1,0 +1,199 @@
+"""What the notebook has assigned to attributes of the user's modules, such as ``config.LR``.
+
+Ranks import these modules afresh.  Numbers, strings, and lists, dicts and objects of these are sent
+to the ranks, and sent back if the cell has changed them.  A number or string that the module has
+computed by a call stays as each process has it: it may be the time, a device or a port.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from nbmgpu.runs.stacks import LIBRARY_FILE
+
+from .module_constants import ModuleVariables, read_variables
+
+ModuleState = dict[str, Any]
+"""Values by the names of a module's attributes; those of classes are ``Attributes``."""
+
+SCALARS = (type(None), bool, int, float, complex, str, bytes)
+CONTAINERS = (list, tuple, set, frozenset, dict)
+OBJECTS = (SimpleNamespace, Namespace)
+MAX_ITEMS = 10_000
+"""Items of one attribute up to which it is sent."""
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """The attributes of a class of the user's modules, or of an object.
+
+    Attributes:
+        kind: name of the class.
+        values: by name.
+    """
+
+    kind: str
+    values: dict[str, Any]
+
+
+_of_libraries = {"__main__", "__mp_main__"}
+"""Names of modules that are not the user's; there are thousands, which are looked at once."""
+
+
+class _NotPlainError(ValueError):
+    """A value that is not sent."""
+
+
+def capture() -> dict[str, ModuleState]:
+    """Return what ranks may have otherwise, by the name of each of the user's modules."""
+    return {module.__name__: _to_send(module) for module in _own_modules()}
+
+
+def snapshot(module: ModuleType) -> ModuleState:
+    """Return a copy of all attributes of ``module`` with plain values."""
+    return _plain_items(vars(module), module.__name__)
+
+
+def changes(before: ModuleState, after: ModuleState) -> ModuleState:
+    """Return what a snapshot has that an earlier one had not, or had with another value."""
+    found = {}
+    for name, value in after.items():
+        earlier = before.get(name)
+        if isinstance(value, Attributes) and isinstance(earlier, Attributes):
+            if changed := changes(earlier.values, value.values):
+                found[name] = Attributes(value.kind, changed)
+        elif name not in before or not _are_equal(earlier, value):
+            found[name] = value
+    return found
+
+
+def apply(states: Mapping[str, ModuleState]) -> None:
+    """Assign the values of ``states`` to the attributes of those modules that are imported."""
+    for name, state in states.items():
+        if (module := sys.modules.get(name)) is not None:
+            assign(module, state)
+
+
+def assign(owner: Any, values: ModuleState) -> None:
+    """Assign ``values`` to attributes of ``owner``; lists, dicts and objects stay the same."""
+    for name, value in values.items():
+        current = getattr(owner, name, None)
+        if isinstance(value, Attributes):
+            kind = current if isinstance(current, type) else type(current)
+            if kind.__qualname__ == value.kind:
+                assign(current, value.values)
+        elif not _are_equal(current, value) and not _replace_items(current, value):
+            with suppress(AttributeError):  # of frozen dataclasses
+                setattr(owner, name, value)
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def _replace_items(container: Any, items: Any) -> bool:
+    """Give ``container`` the items of another one of its type; False if it cannot change."""
+    if type(container) is not type(items) or type(items) not in (list, dict, set):
+        return False
+    container.clear()
+    container.extend(items) if type(items) is list else container.update(items)
+    return True
+
+
+def _own_modules() -> Iterator[ModuleType]:
+    for name in sorted(sys.modules.keys() - _of_libraries):
+        module = sys.modules[name]
+        file = vars(module).get("__file__") if type(module) is ModuleType else None
+        if file and file.endswith(".py") and not LIBRARY_FILE.search(file):
+            yield module
+        else:
+            _of_libraries.add(name)
+
+
+def _to_send(module: ModuleType) -> ModuleState:
+    """Return the attributes of ``module`` that its ranks should have as they are here."""
+    variables = _variables(module)
+    found = snapshot(module)
+    hidden = variables.stored_by_functions
+    if hidden <= found.keys():
+        hidden = frozenset()  # else flags such as LOADED = True would go without what is loaded
+    sent = {}
+    for name, value in found.items():
+        if isinstance(vars(module)[name], type):
+            names = (k for k, v in value.values.items() if type(v) in SCALARS)
+            computed = {k for k in names if not _is_constant(f"{name}.{k}", module, variables)}
+            kept = {k: v for k, v in value.values.items() if k not in computed}
+            sent[name] = Attributes(value.kind, kept)
+        elif name not in hidden and (
+            type(value) not in SCALARS or _is_constant(name, module, variables)
+        ):
+            sent[name] = value
+    return sent
+
+
+def _is_constant(name: str, module: ModuleType, variables: ModuleVariables) -> bool:
+    """Return whether ``module`` assigns a constant to ``name``, or only the notebook does it."""
+    if name in variables.imported and name not in variables.assigned:
+        path, original = variables.imported[name]
+        origin = sys.modules.get(_absolute(path, module))
+        if origin is None or origin is module or origin not in _own_modules():
+            return False
+        return _is_constant(original, origin, _variables(origin))
+    return name in variables.constant or name not in variables.assigned
+
+
+def _absolute(path: str, module: ModuleType) -> str:
+    try:
+        return importlib.util.resolve_name(path, module.__package__)
+    except ImportError:
+        return path
+
+
+def _variables(module: ModuleType) -> ModuleVariables:
+    """Return what the file says as it is now, which is what ranks import."""
+    file = str(module.__file__)
+    linecache.checkcache(file)
+    return read_variables("".join(linecache.getlines(file)))
+
+
+def _plain_items(values: Mapping[str, Any], module: str) -> ModuleState:
+    """Return copies of those values that are plain and not private."""
+    found = {}
+    for name, value in list(values.items()):
+        if not name.startswith("_"):
+            with suppress(_NotPlainError, RecursionError):
+                found[name] = _copy(value, module, [MAX_ITEMS])
+    return found
+
+
+def _copy(value: Any, module: str, left: list[int]) -> Any:
+    """Return a copy of a plain value; ``left`` has the number of items that it may still have.
+
+    Raises:
+        _NotPlainError: it is no plain value, or a large one.
+    """
+    left[0] -= 1
+    kind = type(value)
+    if left[0] < 0:
+        raise _NotPlainError
+    if kind in SCALARS:
+        return value
+    if kind is dict:
+        return {_copy(k, module, left): _copy(v, module, left) for k, v in value.items()}
+    if kind in CONTAINERS:
+        return kind([_copy(item, module, left) for item in value])
+    if isinstance(value, type) and value.__module__ == module:
+        return Attributes(value.__qualname__, _plain_items(vars(value), module))
+    values = getattr(value, "__dict__", None)
+    is_own = kind in OBJECTS or all(base.__module__ == module for base in kind.__mro__[:-1])
+    if is_own and values is not None:
+        return Attributes(kind.__qualname__, {k: _copy(v, module, left) for k, v in values.items()})
+    raise _NotPlainError
