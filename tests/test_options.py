@@ -116,6 +116,7 @@ def test_the_canonical_line_has_the_strategy_and_nondefault_options():
         ("--pull class", "'class'", "--strategy ddp"),
         ("--pull a --no-pull", "contradict each other", "--strategy ddp --pull a"),
         ("--pull 'a", "A quote is not closed", "--strategy ddp --pull a"),
+        ("--strategy auto", "%mgpu pick", "--strategy ddp"),
         ("--gpu 2 -s dpp --sed 1", "no strategy 'dpp'", "--strategy ddp --gpus 2 --seed 1"),
     ],
 )

@@ -82,9 +82,8 @@ def validate_strategy(value: object) -> str:
     name = canonical(value) if isinstance(value, str) else None
     if name is not None:
         return name
-    problem = Problem(
-        f"There is no strategy {value!r}", f"Strategies: {', '.join(known_strategies())}"
-    )
+    allowed = f"Strategies: {', '.join(known_strategies())}; %mgpu pick says which fits, and why"
+    problem = Problem(f"There is no strategy {value!r}", allowed)
     parts = [canonical(part) for part in str(value).split("+")]
     others = [part for part in parts if part not in ("ddp", "dp")]
     if len(parts) == 2 and len(others) == 1 and others[0] in ("fsdp", "tp", "pp"):

@@ -188,7 +188,7 @@ def verified(view: RunView) -> str:
     if found.steps > 1:
         steps = f"{'all' if found.is_whole else 'first'} {steps}"
     end = f"; then {reason}" if reason else ""
-    return f"{steps} compared: the gradients are one device's{end}"
+    return f"{steps} compared: the gradients are one device's (not what the cell prints){end}"
 
 
 def checkpoint_text(checkpoint: CheckpointWritten) -> str:

@@ -184,7 +184,7 @@ def serialize(
         try:
             pickler.dump(value)
         except Exception as error:
-            raise explain_pickle_error(name, value, namespace, error) from None
+            raise explain_pickle_error(name, names, namespace, error) from None
         now = pickler.file.tell() + pickler.blocks.nbytes
         sizes[name], total = now - total, now
         if pickler.detached > graphs:

@@ -57,9 +57,12 @@ def can_pickle(value: Any, namespace: dict[str, Any]) -> Exception | None:
 
 
 def explain_pickle_error(
-    name: str, value: Any, namespace: dict[str, Any], error: Exception
+    name: str, names: Mapping[str, Any], namespace: dict[str, Any], error: Exception
 ) -> SerializationError:
-    """Return the error for ``name``, whose value failed to pickle with ``error``."""
+    """Return the error for ``name``, the first of ``names`` whose value cannot be pickled."""
+    value = names[name]
+    following = [*names][[*names].index(name) + 1 :]
+    others = [f"`{n}`" for n in following if can_pickle(names[n], namespace) is not None]
     path, unpicklable = find_unpicklable(
         name, value, functools.partial(can_pickle, namespace=namespace)
     )
@@ -68,10 +71,11 @@ def explain_pickle_error(
         "builtins."
     )
     where = f"`{name}`" if path == name else f"`{name}`, at `{path}`"
+    neither = f"; nor can {', '.join(others)}" if others else ""
     otherwise = NESTED_SUGGESTION if "recursion" in str(error) else DEFAULT_SUGGESTION
     return SerializationError(
         format_message(
-            f"The cell reads {where}, which cannot be sent to the ranks",
+            f"The cell reads {where}, which cannot be sent to the ranks{neither}",
             f"Type: {kind}. Reason: {reason_of(error)}",
             suggestion_for(unpicklable) or otherwise,
         )
@@ -80,7 +84,10 @@ def explain_pickle_error(
 
 def reason_of(error: Exception) -> str:
     """Return the message of an exception, or its type if the message is empty."""
-    return str(error).rstrip(".") or type(error).__name__
+    text, *values = error.args or ("",)
+    is_template = isinstance(text, str) and "{}" in text and values  # as torch's iterators have it
+    message = text.format(*values) if is_template else str(error)
+    return message.rstrip(".") or type(error).__name__
 
 
 def suggestion_for(unpicklable: Any) -> str | None:

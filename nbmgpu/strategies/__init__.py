@@ -140,6 +140,8 @@ def _read_again() -> bool:
 def nearest(name: str) -> str:
     """Return the name of the strategy most similar to an unknown name."""
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")
+    if plain == "auto":
+        return "ddp"
     names = [
         n for n in (*strategy_names(), *_aliases()) if n not in ("dp", "pp", "mp", "2d", "3d")
     ]  # "dpp": ddp

@@ -158,6 +158,16 @@ class TestUnpicklable:
         with pytest.raises(SerializationError, match=r"`s`.*\n.*ScriptModule|TopLevelTracedModule"):
             notebook.serialize("s")
 
+    def test_others_are_named_at_once(self, notebook):
+        notebook.cell("import threading; a, b, c = threading.Lock(), 1, (i for i in [1])")
+        with pytest.raises(SerializationError, match="reads `a`, .*; nor can `c`"):
+            notebook.serialize("a", "b", "c")
+
+    def test_iterators_of_loaders_have_a_reason(self, notebook):
+        notebook.cell("from torch.utils.data import DataLoader; it = iter(DataLoader([1, 2]))")
+        with pytest.raises(SerializationError, match="Reason: _SingleProcessDataLoaderIter cannot"):
+            notebook.serialize("it")
+
     def test_the_unpicklable_part_is_found_quickly(self, notebook):
         import time
 
