@@ -15,7 +15,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from nbmgpu.engines.registry import get_engine
 
-from . import completion, preimport
+from . import completion, held_warning, preimport
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -45,6 +45,7 @@ def register(shell: InteractiveShell) -> None:
     if hasattr(shell, "kernel") and await_magic not in shell.input_transformers_post:
         shell.input_transformers_post.append(await_magic)
     completion.register(shell)
+    shell.events.register("pre_run_cell", held_warning.warn)
     shell.events.register("post_run_cell", preload)
     get_engine().preload()
     preimport.load()
@@ -56,6 +57,7 @@ def unregister(shell: InteractiveShell) -> None:
         if transformer in shell.input_transformers_post:
             shell.input_transformers_post.remove(transformer)
     completion.unregister(shell)
+    shell.events.unregister("pre_run_cell", held_warning.warn)
     shell.events.unregister("post_run_cell", preload)
 
 

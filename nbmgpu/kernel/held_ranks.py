@@ -158,11 +158,16 @@ def current() -> HeldRanks | None:
     return _held
 
 
+def waiting() -> HeldRanks | None:
+    """Return the ranks that this process holds; None if they have ended."""
+    is_here = _held is not None and _owner == os.getpid() and _held.alive
+    return _held if is_here else None
+
+
 def description() -> str:
     """Return what the ranks that wait hold, in a sentence; empty if none wait."""
-    if _held is None or _owner != os.getpid() or not _held.alive:
-        return ""
-    return _held.describe()
+    held = waiting()
+    return "" if held is None else held.describe()
 
 
 def visible_names(held: HeldRanks | None, namespace: dict[str, Any]) -> dict[str, Any]:

@@ -74,6 +74,16 @@ def test_what_the_notebook_has_changed_is_overwritten_on_request(holding: Notebo
     assert not holding.value("torch.equal(before, model.weight)")
 
 
+def test_a_plain_cell_with_a_held_model_is_warned(holding: Notebook) -> None:
+    holding.run("def evaluate(): return model(torch.ones(1, 4))")
+    for cell in ("model.eval()", "evaluate()"):
+        assert "`model`: this cell sees what the notebook had before" in holding.run(cell).text(
+            "stderr"
+        )
+    for cell in ("x = torch.ones(3)", EVALUATE, "nbmgpu.last_run.id"):
+        assert "this cell sees" not in holding.run(cell).text("stderr")
+
+
 def test_ranks_stay_after_an_error_in_the_code_of_the_notebook(holding: Notebook) -> None:
     held = rank_pids(holding)
     wrong = "%%mgpu\nwith torch.no_grad(): model(torch.ones(1, 4)); missing[0]"

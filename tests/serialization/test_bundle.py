@@ -160,7 +160,7 @@ class TestUnpicklable:
 
     def test_others_are_named_at_once(self, notebook):
         notebook.cell("import threading; a, b, c = threading.Lock(), 1, (i for i in [1])")
-        with pytest.raises(SerializationError, match="reads `a`, .*; nor can `c`"):
+        with pytest.raises(SerializationError, match=r"reads `a`, .*; nor can `c`"):
             notebook.serialize("a", "b", "c")
 
     def test_iterators_of_loaders_have_a_reason(self, notebook):
