@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.flop_counter import FlopCounterMode
 
 from nbmgpu.rank.batch_dependence import BatchDependenceDetector
+from nbmgpu.rank.batch_dependence.detector import is_observed
 from nbmgpu.rank.loss.graph_reader import read_graph
 from nbmgpu.rank.reporting.recorder import Recorder
 from nbmgpu.runs.event_file import EventTail, EventWriter
@@ -176,14 +177,17 @@ def test_batches_that_are_read_ahead_are_tracked(
     detector.close()
 
 
-def test_only_steps_that_are_powers_of_2_are_observed(detector: BatchDependenceDetector) -> None:
+def test_powers_of_2_and_round_numbers_are_observed(detector: BatchDependenceDetector) -> None:
     observed = []
     for number in range(1, 40):
         step(detector, PER_SAMPLE["mean"])
         if _get_current_dispatch_mode() is not None:
             observed.append(number)
     detector.close()
-    assert observed == [1, 2, 4, 8, 16, 32]
+    assert observed == [1, 2, 4, 5, 8, 10, 16, 20, 25, 32]
+    assert [n for n in range(99, 1025) if is_observed(n)] == [
+        100, 128, 200, 250, 256, 500, 512, 1000, 1024
+    ]  # fmt: skip
     assert _get_current_dispatch_mode() is None
 
 

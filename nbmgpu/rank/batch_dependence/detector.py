@@ -46,8 +46,16 @@ SPLIT_BY_COUNT = {"chunk", "tensor_split", "array_split"}
 NO_CONTEXT: AbstractContextManager[None] = nullcontext()
 
 
+def is_observed(number: int) -> bool:
+    """Return whether batch ``number``, from 1, is observed: powers of 2, and round numbers.
+
+    Loops print and evaluate in each 5th, 10th, 25th, 50th, 100th, ... step.
+    """
+    return number & (number - 1) == 0 or str(number).rstrip("0") in ("1", "2", "5", "25")
+
+
 class BatchDependenceDetector:
-    """Tracks the samples of batches number 1, 2, 4, 8, 16, ... through their training steps.
+    """Tracks the samples of some batches through their training steps; see ``is_observed``.
 
     Attributes:
         numbers: digests of what steps decide by, and of the numbers that they compute with after
@@ -78,7 +86,7 @@ class BatchDependenceDetector:
         self.numbers: dict[str, str] = {}
 
     def add_batch(self, batch: Any, samples: int, global_batch_size: int) -> None:
-        """Register a batch that the loop gets, and observe its step if its number is a power of 2.
+        """Register a batch that the loop gets, and observe its step if its number is one of those.
 
         Args:
             batch: the rank's shard.
@@ -91,8 +99,7 @@ class BatchDependenceDetector:
             self._mode.register_batch(held)
         self._batches_read += 1
         self._read_since += 1
-        is_power_of_2 = self._batches_read & (self._batches_read - 1) == 0
-        if is_power_of_2 and 0 < samples <= MAX_SAMPLES and global_batch_size > 1:
+        if is_observed(self._batches_read) and 0 < samples <= MAX_SAMPLES and global_batch_size > 1:
             found = [t for t in iter_tensors(batch) if type(t) is torch.Tensor and t.ndim]
             if batched := [tensor for tensor in found if len(tensor) == samples]:
                 has_others = len(batched) < len(found)
@@ -130,7 +137,7 @@ class BatchDependenceDetector:
             self.close()
 
     def close(self) -> None:
-        """Stop observing until the next batch whose number is a power of 2; report findings."""
+        """Stop observing until the next batch that is to be observed; report findings."""
         mode, self._mode = self._mode, None
         if mode is None:
             return
