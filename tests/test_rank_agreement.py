@@ -44,5 +44,12 @@ def test_different_values(own, other):
     assert differing_names({"same": 1, "x": own}, [{"same": 1, "x": own}, {"x": other}]) == ["x"]
 
 
+def test_times_in_dicts_are_each_ranks_own():
+    own = {"eval_runtime": 1.0, "eval_steps_per_second": 2.0, "time": 3.0, "eval_loss": 4.0}
+    other = dict.fromkeys(own, 9.0) | {"eval_loss": 4.0}
+    assert differing_names({"history": [own]}, [{"history": [other]}]) == []
+    assert differing_names({"a": own}, [{"a": other | {"eval_loss": 5.0}}]) == ["a"]
+
+
 def test_names_of_only_one_rank_are_ignored():
     assert differing_names({"mine": 1}, [{"its": 2}]) == []
