@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from . import library_settings, logging_state, module_state, random_state, torch_settings
+from .library_settings import Settings
 from .module_state import ModuleState
+from .process_settings import ProcessSettings
 from .random_state import RandomState
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ class BundleHeader:
         sources: source and execution count (or None) of the notebook's earlier cells, by file name.
         execution_count: the execution count of the cell.
         modules: attributes of the user's modules, see ``nbmgpu.environment.module_state``.
+        libraries: settings of libraries, see ``nbmgpu.environment.library_settings``.
     """
 
     random: RandomState
@@ -36,6 +40,26 @@ class BundleHeader:
     sources: dict[str, tuple[str, int | None]] = field(default_factory=dict)
     execution_count: int = 1
     modules: dict[str, ModuleState] = field(default_factory=dict)
+    libraries: Settings = field(default_factory=dict)
+
+    @classmethod
+    def capture(
+        cls,
+        tracked: NotebookTrackers,
+        sources: dict[str, tuple[str, int | None]],
+        execution_count: int,
+    ) -> BundleHeader:
+        """Return the header with the state of this process; see the attributes."""
+        return cls(
+            random_state.capture(),
+            torch_settings.capture(),
+            logging_state.capture(),
+            tracked,
+            sources,
+            execution_count,
+            module_state.capture(),
+            library_settings.capture(),
+        )
 
 
 @dataclass(frozen=True)
@@ -53,6 +77,7 @@ class ResultHeader:
             that part, with the dimensions of the samples; None for a batch of a loader.
         summaries: of large values, for a comparison with those of other ranks.
         modules: attributes of the user's modules that the cell has changed.
+        process: settings of the process that the cell has changed.
     """
 
     random: RandomState
@@ -64,6 +89,7 @@ class ResultHeader:
     batch_parts: dict[str, SampleDims | None] = field(default_factory=dict)
     summaries: dict[str, list[Any]] = field(default_factory=dict)
     modules: dict[str, ModuleState] = field(default_factory=dict)
+    process: ProcessSettings = field(default_factory=ProcessSettings)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from nbmgpu.runs.stacks import LIBRARY_FILE
+from nbmgpu.system.library_files import LIBRARY_FILE
 
 from .module_constants import ModuleVariables, read_variables
 

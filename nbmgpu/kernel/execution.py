@@ -12,7 +12,6 @@ from nbmgpu.cell.loop_targets import loop_targets
 from nbmgpu.cell.source import LEADING_BLANK_LINES
 from nbmgpu.devices.requirements import missing_requirement
 from nbmgpu.engines.registry import get_engine
-from nbmgpu.environment import logging_state, module_state, random_state, torch_settings
 from nbmgpu.environment.headers import BundleHeader
 from nbmgpu.errors import LaunchError, OptionError, format_message
 from nbmgpu.options.model_parallelism import with_plan
@@ -112,14 +111,8 @@ class Execution:
         self.placement = self._engine.place(self.options) if held is None else held.placement
         names = held_ranks.names_to_send(held, self.cell.reads, self.namespace)
         self._complete_mesh()
-        header = BundleHeader(
-            random=random_state.capture(),
-            settings=torch_settings.capture(),
-            verbosity=logging_state.capture(),
-            tracked=trackers.capture(self.tracks),
-            sources=self.context.sources(),
-            execution_count=self.context.cell_number,
-            modules=module_state.capture(),
+        header = BundleHeader.capture(
+            trackers.capture(self.tracks), self.context.sources(), self.context.cell_number
         )
         self.bundle = serialize(names, self.namespace, header, held.to_send() if held else None)
 

@@ -165,6 +165,7 @@ class WriteBack:
         for name in header.deleted:
             self.namespace.pop(name, None)
         module_state.apply(header.modules)
+        header.process.apply()
         random_state.restore_unchanged(header.random, since=self.bundle.header.random)
         self.run.results[0] = new | last_line
         names = {name: sent[name] for name in kept} | values

@@ -23,6 +23,7 @@
   has done that cannot be undone; ``undivided_steps``: whether its steps are divided at all.
 - ``held_rank``: runs the next cells; ``hang_reports``: what it does where a run makes no progress.
 - ``device``: the device, and what its errors mean.
-- ``user_modules``: attributes of the user's modules; ``after_import``: calls after an import.
+- ``user_modules``: attributes of the user's modules; ``cell_settings``: settings of the process;
+  ``after_import``: calls after an import.
 - ``comparable_values``: what ranks other than 0 return.
 """

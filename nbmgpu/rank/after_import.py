@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+
+
+def after_import(name: str, function: Callable[[], None]) -> None:
+    """Call ``function`` after the import of module ``name``, or now if it is imported."""
+    if name in sys.modules:
+        function()
+    else:
+        sys.meta_path.insert(0, AfterImport({name: function}))
 
 
 class AfterImport(MetaPathFinder):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch.utils.data import DataLoader
 
 from .batch_dependence import BatchDependenceDetector
+from .cell_settings import CellSettings
 from .data.current_batch import CurrentBatch
 from .data.last_batch import LastBatches
 from .data.loader_context import LoaderContext
@@ -63,6 +64,7 @@ class TrainingSession:
         streams: the random streams of the rank.
         trackers: what the rank logs to.
         modules: the user's modules.
+        settings: of the process.
     """
 
     rank_info: RankInfo
@@ -78,6 +80,7 @@ class TrainingSession:
     streams: RandomStreams
     trackers: RankLogging
     modules: UserModules = field(default_factory=UserModules)
+    settings: CellSettings = field(default_factory=CellSettings)
 
     def begin_run(self, events: EventWriter, step_limit: int | None) -> None:
         """Begin the next run of ranks that are held, with the same objects and patches."""

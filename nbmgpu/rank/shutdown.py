@@ -190,6 +190,7 @@ def _save_result(
             [index for index, obj in received.objects.items() if id(obj) in staying.ids],
             held_rank.held_bytes(rank.session) if staying else 0, last_batches.names_in(variables),
             summaries, rank.session.modules.changes(),
+            rank.session.settings.changes(rank.run.cell),
         ),
         received,
         namespace,

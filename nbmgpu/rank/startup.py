@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from threadpoolctl import threadpool_limits
 
-from nbmgpu.environment import logging_state, random_state, torch_settings
+from nbmgpu.environment import library_settings, logging_state, random_state, torch_settings
 from nbmgpu.options.profile_options import ProfiledSteps
 from nbmgpu.serialization import load_bundle
 from nbmgpu.strategies import StrategyOptions, strategy_for
@@ -21,6 +21,7 @@ from nbmgpu.strategies.mesh import RankMesh
 from nbmgpu.trackers import registry as trackers
 
 from . import current, frameworks
+from .after_import import after_import
 from .checkpoints.checkpointer import checkpointer_of
 from .data.shared_batches import SharedBatches
 from .device import enter_device
@@ -198,6 +199,7 @@ def receive(
     if session.step_options.limit.on:
         memory_usage.exclude_loaded_data()
     _restore_environment(record, received.header, shell)
+    session.settings.begin_cell()
     if session.rank_info.shards_data:
         _write_on_rank_0(files, shell, session)
     return received, memory_usage
@@ -323,6 +325,8 @@ def _restore_environment(record: RunRecord, header: BundleHeader, shell: RankShe
     logging_state.apply(header.verbosity)  # some libraries change it when they are imported
     shell.register_sources(header)
     torch_settings.apply(header.settings)
+    for name, settings in header.libraries.items():
+        after_import(name, partial(library_settings.apply, {name: settings}))
     if (threads := torch.get_num_threads()) > 1:  # NumPy was imported by a server with one thread
         threadpool_limits(threads, user_api="blas")
     random_state.restore(header.random)

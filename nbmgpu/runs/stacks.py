@@ -10,12 +10,12 @@ writes the line of the cell to ``rank-K.line``.
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+
+from nbmgpu.system.library_files import LIBRARY_FILE
 
 HANG_FOLDER = "hang"
 REQUEST_FILE = "request"
@@ -28,14 +28,6 @@ CELL_FILE_MARK = "nbmgpu-cell"
 
 NOTEBOOK_FILE = re.compile(r"<ipython-input-|ipykernel_\d+[/\\]")
 """Matches file names of code from other cells of the notebook."""
-
-LIBRARY_FILE = re.compile(
-    r"[/\\](site-packages|dist-packages)[/\\]|^<|"
-    + re.escape(sysconfig.get_path("stdlib") + os.sep)
-    + "|"
-    + re.escape(str(Path(__file__).parents[1]) + os.sep)
-)
-"""Matches file names of code that is not the user's."""
 
 FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")

@@ -1,1 +1,1 @@
-"""The operating system: processes, resource limits, shared memory, sockets."""
+"""The operating system: processes, resource limits, shared memory, sockets, files of libraries."""

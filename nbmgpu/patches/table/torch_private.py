@@ -192,6 +192,10 @@ ENTRIES = (
         "An iterator over a loader is explained where it cannot be pickled.",
     ),
     *private(
+        TORCH, "torch", "_tensor_str",
+        "Ranks print tensors as the notebook does: torch has no function that returns the options.",
+    ),
+    *private(
         TORCH, "torch.distributed.distributed_c10d", "_get_default_store",
         "Ranks exchange small values over the store of the process group.",
     ),
