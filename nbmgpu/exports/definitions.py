@@ -159,7 +159,8 @@ class DefinitionSearch:
             what = f"`{name}` is defined neither in an earlier cell nor in the notebook"
             raise CellError(format_message(what, instead="run the cell that defines it"))
         if chain and self._import(name, chain[-1]):
-            return []
+            assigned = [s for s in self._changes(name, "other", chain) if s.assigns_attributes]
+            return self._choose(assigned)
         if not chain and (statement := importing_statement(name, value)):
             self._imports[statement] = None
             return []
@@ -174,9 +175,12 @@ class DefinitionSearch:
                 instead = f"make `{name}` inside the cell, or --with-nbmgpu"
                 raise CellError(format_message(what, instead=instead))
             self._redrawn[name] = None
-        found = [*chain, *changes]
-        self._chosen.update((statement.order, statement) for statement in found)
-        return [read for statement in found for read in statement.reads]
+        return self._choose([*chain, *changes])
+
+    def _choose(self, statements: list[Statement]) -> list[str]:
+        """Take ``statements`` into the script; return what they read."""
+        self._chosen.update((statement.order, statement) for statement in statements)
+        return [read for statement in statements for read in statement.reads]
 
     def _chain(self, name: str) -> list[Statement]:
         """Return the last statement that binds ``name``, after those that it builds on."""

@@ -69,6 +69,14 @@ class Statement:
         return isinstance(self.node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr)
 
     @property
+    def assigns_attributes(self) -> bool:
+        """Whether it assigns to attributes only, as in ``config.LR = 0.1``."""
+        targets = self.node.targets if isinstance(self.node, ast.Assign) else []
+        if isinstance(self.node, ast.AugAssign):
+            targets = [self.node.target]
+        return bool(targets) and all(isinstance(target, ast.Attribute) for target in targets)
+
+    @property
     def seeds(self) -> bool:
         """Whether it seeds random number generators."""
         call = self.node.value if isinstance(self.node, ast.Expr) else None

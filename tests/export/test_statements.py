@@ -41,6 +41,13 @@ def test_imports_have_only_the_names_that_are_needed() -> None:
     assert texts(found) == ["def area(r): return math.pi * r"]
 
 
+def test_what_was_assigned_to_attributes_of_modules_is_kept() -> None:
+    cells = ["rate = 0.1", "math.RATE = rate", "math.RATE *= 2", "torch.manual_seed(0)"]
+    found = search(IMPORTS, *cells, names="math torch", changed="del math.RATE")
+    assert "import math" in found.imports
+    assert texts(found) == cells[:3]
+
+
 def test_the_last_definition_counts_with_what_it_builds_on() -> None:
     cells = ["a = 1", "b = a + 1", "b = 7", "b = b * 2", "c = 5", "a = 3"]
     found = search(*cells, names="b")
