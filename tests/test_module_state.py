@@ -101,12 +101,59 @@ def test_flags_stay_with_what_they_are_about(make_module: Import) -> None:
     assert sent("client_loaded") == {"EPOCHS": 3}
 
 
+def test_an_edited_file_counts_where_the_notebook_has_changed_nothing(
+    make_module: Import, tmp_path: Path
+) -> None:
+    module = make_module("settings_edited", SETTINGS)
+    module_state.remember()
+    (tmp_path / "settings_edited.py").write_text(SETTINGS.replace("LR = 1.0", "LR = 3.0"))
+    module.WARMUP = 7
+    assert sent("settings_edited") == {"WARMUP": 7}
+
+
+def test_what_a_call_has_computed_is_sent_once_it_is_changed(make_module: Import) -> None:
+    module = make_module("settings_computed", SETTINGS)
+    module_state.remember()
+    module.STARTED = module.Config.started = 5.0
+    found = sent("settings_computed")
+    assert found["STARTED"] == 5.0
+    assert found["Config"] == module_state.Attributes("Config", {"width": 8, "started": 5.0})
+
+
 def test_imported_constants(make_module: Import) -> None:
     origin = make_module("origin_of_constants", "import os\nLR = 1.0\nPID = os.getpid()\n")
     user = make_module("user_of_constants", "from origin_of_constants import LR, PID\n")
     origin.LR = 0.5
     assert user.LR == 1.0
     assert sent("user_of_constants") == {"LR": 1.0}
+
+
+def test_objects_that_are_no_plain_values_are_left_out(make_module: Import) -> None:
+    source = """
+import enum
+from dataclasses import dataclass
+
+class Key:
+    pass
+
+class Mode(enum.Enum):
+    FAST = 1
+
+@dataclass(frozen=True)
+class Frozen:
+    x: int = 1
+
+keys, table, own = {Key()}, {Key(): 1}, []
+own.append(own)
+mode, frozen = Mode.FAST, Frozen()
+EPOCHS = 3
+"""
+    module = make_module("settings_odd", source)
+    found = sent("settings_odd")
+    assert not {"keys", "table", "own", "mode"} & found.keys()
+    assert found["EPOCHS"] == 3
+    module_state.assign(module, {"frozen": module_state.Attributes("Frozen", {"x": 2})})
+    assert module.frozen.x == 1
 
 
 def test_large_values_are_not_sent(make_module: Import) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import linecache
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -48,8 +49,32 @@ _of_libraries = {"__main__", "__mp_main__"}
 """Names of modules that are not the user's; there are thousands, which are looked at once."""
 
 
+@dataclass(frozen=True)
+class _FirstSeen:
+    """A module when it was seen first, usually after the cell that has imported it.
+
+    Attributes:
+        module: the module.
+        modified: when its file was modified, in nanoseconds; 0 if there is none.
+        state: the values of its attributes.
+    """
+
+    module: ModuleType
+    modified: int
+    state: ModuleState
+
+
+_seen: dict[str, _FirstSeen] = {}
+
+
 class _NotPlainError(ValueError):
     """A value that is not sent."""
+
+
+def remember() -> None:
+    """Remember the modules that are new, to know later what the notebook has changed in them."""
+    for module in _own_modules():
+        _first_seen(module)
 
 
 def capture() -> dict[str, ModuleState]:
@@ -91,7 +116,7 @@ def assign(owner: Any, values: ModuleState) -> None:
             if kind.__qualname__ == value.kind:
                 assign(current, value.values)
         elif not _are_equal(current, value) and not _replace_items(current, value):
-            with suppress(AttributeError):  # of frozen dataclasses
+            with suppress(Exception):  # of frozen objects, and of setters of the user
                 setattr(owner, name, value)
 
 
@@ -118,13 +143,40 @@ def _own_modules() -> Iterator[ModuleType]:
             _of_libraries.add(name)
 
 
+def _first_seen(module: ModuleType) -> _FirstSeen:
+    known = _seen.get(module.__name__)
+    if known is None or known.module is not module:
+        known = _FirstSeen(module, _modified(module), snapshot(module))
+        _seen[module.__name__] = known
+    return known
+
+
+def _modified(module: ModuleType) -> int:
+    try:
+        return os.stat(str(module.__file__)).st_mtime_ns
+    except OSError:
+        return 0
+
+
 def _to_send(module: ModuleType) -> ModuleState:
-    """Return the attributes of ``module`` that its ranks should have as they are here."""
-    variables = _variables(module)
-    found = snapshot(module)
-    hidden = variables.stored_by_functions
-    if hidden <= found.keys():
-        hidden = frozenset()  # else flags such as LOADED = True would go without what is loaded
+    """Return the attributes of ``module`` that its ranks should have as they are here.
+
+    What the notebook has not changed comes from the file if that was edited since.
+    """
+    seen, variables, found = _first_seen(module), _variables(module), snapshot(module)
+    if not variables.stored_by_functions <= found.keys():
+        # Flags such as LOADED = True would go without what is loaded.
+        found = {n: v for n, v in found.items() if n not in variables.stored_by_functions}
+    changed = changes(seen.state, found)
+    if _modified(module) != seen.modified:
+        return changed
+    return _merged(_in_any_process(module, variables, found), changed)
+
+
+def _in_any_process(
+    module: ModuleType, variables: ModuleVariables, found: ModuleState
+) -> ModuleState:
+    """Return those of the attributes ``found`` that have the same value in another process."""
     sent = {}
     for name, value in found.items():
         if isinstance(vars(module)[name], type):
@@ -132,11 +184,19 @@ def _to_send(module: ModuleType) -> ModuleState:
             computed = {k for k in names if not _is_constant(f"{name}.{k}", module, variables)}
             kept = {k: v for k, v in value.values.items() if k not in computed}
             sent[name] = Attributes(value.kind, kept)
-        elif name not in hidden and (
-            type(value) not in SCALARS or _is_constant(name, module, variables)
-        ):
+        elif type(value) not in SCALARS or _is_constant(name, module, variables):
             sent[name] = value
     return sent
+
+
+def _merged(one: ModuleState, other: ModuleState) -> ModuleState:
+    """Return the values of both; those of the ``other`` come first."""
+    both = one | other
+    for name, value in other.items():
+        earlier = one.get(name)
+        if isinstance(value, Attributes) and isinstance(earlier, Attributes):
+            both[name] = Attributes(value.kind, _merged(earlier.values, value.values))
+    return both
 
 
 def _is_constant(name: str, module: ModuleType, variables: ModuleVariables) -> bool:
@@ -169,7 +229,7 @@ def _plain_items(values: Mapping[str, Any], module: str) -> ModuleState:
     found = {}
     for name, value in list(values.items()):
         if not name.startswith("_"):
-            with suppress(_NotPlainError, RecursionError):
+            with suppress(_NotPlainError, RuntimeError, TypeError):  # recursion, keys, threads
                 found[name] = _copy(value, module, [MAX_ITEMS])
     return found
 

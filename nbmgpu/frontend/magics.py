@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from nbmgpu.engines.registry import get_engine
+from nbmgpu.environment import module_state
 
 from . import completion, held_warning, preimport
 
@@ -63,6 +64,7 @@ def unregister(shell: InteractiveShell) -> None:
 
 def preload(*_: object) -> None:
     """Preload the modules that the last cell has imported for ranks, and those that runs need."""
+    module_state.remember()
     get_engine().preload()
     preimport.load()
 
