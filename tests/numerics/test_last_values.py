@@ -72,6 +72,7 @@ def test_what_comes_of_whole_batches_stays_as_it_is(cell: str) -> None:
         "out / len(x)",
         "out * (1 / x.shape[0])",
         "out.argsort(0).argsort(0)",
+        "out * torch.full((len(x), 1), 1 / len(x))",
     ],
 )
 def test_rows_that_depend_on_their_shard_are_named(rows: str) -> None:

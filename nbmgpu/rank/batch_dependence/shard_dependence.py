@@ -7,6 +7,7 @@ the batch.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
@@ -52,10 +53,13 @@ class ShardDependence:
         return any(self._is_made_for(tensor, tag, samples) for tensor in untagged)
 
     def _is_made_for(self, tensor: torch.Tensor, tag: Batched, samples: int) -> bool:
-        """Return whether a step has made ``tensor`` with other values for each sample."""
+        """Return whether a step has made ``tensor`` of their positions, or of their number."""
         if tensor.ndim < -tag.dim or tensor.shape[tag.dim] != samples * tag.block_size:
             return False
         if self._predates_step(tensor):
             return False
         first = tensor.narrow(tag.dim, 0, 1)
-        return samples == 1 or bool((tensor != first).any())
+        if samples == 1 or bool((tensor != first).any()):
+            return True
+        value = float(tensor.flatten()[0]) if tensor.numel() and not tensor.is_complex() else 0.0
+        return math.isclose(value, samples) or math.isclose(value, 1 / samples, rel_tol=1e-6)
