@@ -58,8 +58,11 @@ class ShardDependence:
             return False
         if self._predates_step(tensor):
             return False
-        first = tensor.narrow(tag.dim, 0, 1)
-        if samples == 1 or bool((tensor != first).any()):
+        if not tensor.numel() or tensor.is_complex():
+            return False
+        value = float(tensor.flatten()[0])
+        if samples == 1:  # positions begin at one value, and what is broadcast has several
+            return bool((tensor == value).all())
+        if bool((tensor != tensor.narrow(tag.dim, 0, 1)).any()):
             return True
-        value = float(tensor.flatten()[0]) if tensor.numel() and not tensor.is_complex() else 0.0
         return math.isclose(value, samples) or math.isclose(value, 1 / samples, rel_tol=1e-6)
