@@ -11,9 +11,11 @@ import { settingsPlugin } from './lab/settings';
 import { sidebarPlugin } from './lab/sidebar';
 import { statusPlugin } from './lab/status';
 import { cellLinePlugin } from './lab/cellline';
+import { pageTranslationsPlugin } from './lab/pagetranslations';
 
 /** Everything that nbmgpu adds to JupyterLab and Notebook 7. */
 const plugins: JupyterFrontEndPlugin<unknown>[] = [
+  pageTranslationsPlugin,
   settingsPlugin,
   runsModelPlugin,
   runCommandsPlugin,

@@ -33,7 +33,7 @@ class LabelForm extends Widget implements Dialog.IBodyWidget<RunLabels> {
     this.note.value = labels.note;
     this.node.append(
       make('label', '', {}, trans.__('Name'), this.name),
-      make('label', '', {}, trans.__('Tags, separated by commas'), this.tags),
+      make('label', '', {}, trans.__('Tags, separated by commas or spaces'), this.tags),
       make('label', '', {}, trans.__('Note'), this.note)
     );
   }

@@ -2,6 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { RunLine } from '../generated/report';
 import { formatDuration } from '../view/format';
+import { headlineText, stateText } from '../view/words';
 
 /** The status bar text about the running runs, newest first; empty without runs. */
 export function statusText(runs: readonly RunLine[], trans: TranslationBundle): string {
@@ -14,7 +15,8 @@ export function statusText(runs: readonly RunLine[], trans: TranslationBundle): 
   }
   // Of which notebook: it may be another one than the open one.
   const notebook = first.notebook.split('/').pop();
-  const text = `${first.strategy} ${first.status.label} ${formatDuration(first.duration)}`;
+  const state = stateText(first.status.label, trans);
+  const text = `${first.strategy} ${state} ${formatDuration(first.duration)}`;
   return notebook ? `${notebook}: ${text}` : text;
 }
 
@@ -24,8 +26,8 @@ export function endedText(run: RunLine, trans: TranslationBundle): string {
   const text = trans.__(
     '%1: %2 %3 after %4',
     name,
-    run.headline,
-    run.status.label,
+    headlineText(run.headline, trans),
+    stateText(run.status.label, trans),
     formatDuration(run.duration)
   );
   return run.failure ? `${text}. ${run.failure}` : text;

@@ -2,6 +2,8 @@ import type { RunLine } from '../generated/report';
 import type { RunLabels } from '../generated/runs';
 import type { DeviceUsage, Update, RunList, ServerStatus } from '../generated/server';
 import type { ServerConnectionState } from '../server';
+import { english, type ITranslate } from '../view/source';
+import { headlineText, stateText } from '../view/words';
 
 /** The state of runs and devices; immutable, replaced by each update of the server. */
 export interface IRunsState {
@@ -78,7 +80,11 @@ export function withLabels(state: IRunsState, id: string, labels: RunLabels): IR
 }
 
 /** The runs whose texts contain all words of `filter`, in any case. */
-export function matchingRuns(runs: readonly RunLine[], filter: string): RunLine[] {
+export function matchingRuns(
+  runs: readonly RunLine[],
+  filter: string,
+  trans: ITranslate = english
+): RunLine[] {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   return runs.filter(run => {
     const { labels, status, title, headline, notebook, id } = run;
@@ -87,8 +93,10 @@ export function matchingRuns(runs: readonly RunLine[], filter: string): RunLine[
       ...labels.tags,
       labels.note,
       status.label,
+      stateText(status.label, trans),
       title,
-      headline
+      headline,
+      headlineText(headline, trans)
     ];
     const text = [...texts, notebook, id].join('\n').toLowerCase();
     return words.every(word => text.includes(word));

@@ -3,8 +3,10 @@ import type { Message } from '@lumino/messaging';
 
 import { ServerRunSource, type RunsServer } from '../server';
 import { mountRunView } from '../view';
+import { headlineText } from '../view/words';
 import { TabContent } from './maintab';
 import { connectionLostText } from './messages';
+import { formatTime } from './times';
 
 /** The callbacks of a tab. */
 export interface ITabActions {
@@ -20,7 +22,8 @@ export class RunTab extends TabContent {
     readonly runId: string,
     server: RunsServer,
     actions: ITabActions,
-    trans: TranslationBundle
+    private readonly trans: TranslationBundle,
+    private readonly language: string
   ) {
     super();
     this.title.label = runId;
@@ -61,9 +64,9 @@ export class RunTab extends TabContent {
   private setTitle(): void {
     const about = this.source.get('about');
     if (about) {
-      const start = new Date(about.created * 1000);
-      const time = start.toLocaleTimeString([], { timeStyle: 'short' });
-      const { name, headline, notebook } = about;
+      const time = formatTime(about.created, this.language, 'short');
+      const { name, notebook } = about;
+      const headline = headlineText(about.headline, this.trans);
       this.title.label = name || `${headline}, ${time}`;
       this.title.caption = [name, headline, notebook, time, this.runId]
         .filter(text => text)

@@ -22,6 +22,7 @@ import { mgpuIcon } from './icons';
 import { addTab } from './maintab';
 import { RUN_ARGS } from './runcommands';
 import { RunTab } from './runtab';
+import { languageOf } from './times';
 import { IRunsModel } from './tokens';
 
 /** The commands in the toolbar of a run's tab. */
@@ -56,6 +57,7 @@ export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('nbmgpu');
+    const language = languageOf(translator);
     const tracker = new WidgetTracker<MainAreaWidget<RunTab>>({
       namespace: 'nbmgpu-runs'
     });
@@ -73,7 +75,7 @@ export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
       if (known) {
         return known;
       }
-      const content = new RunTab(id, server, tabActions, trans);
+      const content = new RunTab(id, server, tabActions, trans, language);
       const tab = new MainAreaWidget({ content });
       tab.id = `nbmgpu-run-${id}`;
       for (const command of TAB_COMMANDS) {

@@ -268,7 +268,7 @@ export class Chart implements IItemView<IChart> {
     }
   }
 
-  /** Arrow keys move the cursor along the points; Escape removes it and resets the zoom. */
+  /** Arrow keys move the cursors of all charts along the points; Escape removes them and the zoom. */
   private onKey(event: KeyboardEvent): void {
     const plot = this.drawn;
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -277,13 +277,24 @@ export class Chart implements IItemView<IChart> {
     }
     event.preventDefault();
     if (!by) {
-      plot.setCursor({ left: -10, top: -10 });
+      moveCursors(plot, -10, -10);
       this.scaling.zoomTo(null);
       return;
     }
     const last = this.data[0].length - 1;
     const from = plot.cursor.idx ?? (by > 0 ? -1 : last + 1);
     const step = this.data[0][Math.min(Math.max(from + by, 0), last)];
-    plot.setCursor({ left: plot.valToPos(step, 'x'), top: 10 });
+    moveCursors(plot, plot.valToPos(step, 'x'), 10);
   }
+}
+
+/** Move the cursor of a chart, and with it those of all charts of its view. */
+function moveCursors(plot: uPlot, left: number, top: number): void {
+  // uPlot's types leave out its last parameter: whether charts with the same key follow.
+  const move = plot.setCursor as (
+    at: { left: number; top: number },
+    notify: boolean,
+    others: boolean
+  ) => void;
+  move({ left, top }, true, true);
 }

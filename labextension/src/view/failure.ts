@@ -4,6 +4,7 @@ import { make, withCode } from './dom';
 import { foldable } from './foldable';
 import type { ISection, ISectionContext, ISectionView } from './section';
 import type { ITranslate } from './source';
+import { rankText, stateText } from './words';
 
 /** The failure of a run: rank, exception, line, likely cause and remedy. */
 export const failure: ISection = { shows: ['failure'], create };
@@ -24,9 +25,8 @@ function create({ trans, read }: ISectionContext): ISectionView {
 }
 
 function card(cause: Cause, trans: ITranslate): Node[] {
-  const headline = cause.origin
-    ? trans.__('%1 failed', cause.origin)
-    : trans.__('The run failed');
+  const origin = rankText(cause.origin, trans);
+  const headline = origin ? trans.__('%1 failed', origin) : trans.__('The run failed');
   const parts: Node[] = [
     make('div', 'failure-title', {}, headline),
     make('div', 'failure-error', {}, cause.error)
@@ -57,9 +57,7 @@ function card(cause: Cause, trans: ITranslate): Node[] {
     );
   }
   if (cause.traceback) {
-    parts.push(
-      foldable(trans.__('Traceback of %1', cause.origin), trace(cause.traceback))
-    );
+    parts.push(foldable(trans.__('Traceback of %1', origin), trace(cause.traceback)));
   }
   const others = cause.others.filter(other => other.label);
   if (others.length) {
@@ -114,7 +112,9 @@ function otherRank(other: OtherRank, trans: ITranslate): HTMLElement {
   const name = other.alike
     ? trans.__('rank %1 and %2 more', other.rank, other.alike)
     : trans.__('rank %1', other.rank);
-  const text = [`${name}: ${other.label}`, other.error].filter(Boolean).join('. ');
+  const text = [`${name}: ${stateText(other.label, trans)}`, other.error]
+    .filter(Boolean)
+    .join('. ');
   if (!other.traceback) {
     return make('div', 'other', {}, text);
   }

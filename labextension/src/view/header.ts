@@ -1,5 +1,6 @@
 import { button, make, noteNode, setAttribute, setNote, setText } from './dom';
 import type { ISection, ISectionContext, ISectionView } from './section';
+import { batchText, headlineText, remainingText, stateText, verifiedText } from './words';
 
 /** State, strategy and devices, times, the Stop button, batch, folder and note. */
 export const header: ISection = { shows: ['status', 'about'], create };
@@ -39,12 +40,12 @@ function create({ source, trans, read }: ISectionContext): ISectionView {
     const stopping = status.stopping !== '';
     setAttribute(dot, 'data-tone', status.tone);
     setAttribute(state, 'data-tone', status.tone);
-    setText(state, status.label);
-    setText(title, about.headline);
+    setText(state, stateText(status.label, trans));
+    setText(title, headlineText(about.headline, trans));
     setText(elapsed, status.elapsed);
-    setText(remaining, status.remaining);
-    setText(batch, about.batch);
-    setText(verified, about.verified);
+    setText(remaining, remainingText(status.remaining, trans));
+    setText(batch, batchText(about.batch, trans));
+    setText(verified, verifiedText(about.verified, trans));
     verified.hidden = !about.verified;
     setNote(note, about.note);
     if (!folder.textContent || folder.title !== about.folder) {

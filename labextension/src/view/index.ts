@@ -1,6 +1,6 @@
 // The run view: framework-free, the same in a notebook's output and in JupyterLab's main area.
 export { mountRunView } from './mount';
-export { english } from './source';
+export { english, pageTranslations, translatePage } from './source';
 export type {
   CsvPage,
   CsvRequest,

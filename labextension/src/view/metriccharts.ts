@@ -5,6 +5,7 @@ import { groupMetrics } from './metricgroups';
 import { unpack } from './points';
 import { runColor } from './runcomparison/colors';
 import type { ITranslate } from './source';
+import { metricText, rankText, sentText } from './words';
 
 /** All charts of a run, in order: metrics, throughput, step time. */
 export function metricCharts(
@@ -26,7 +27,10 @@ export function metricCharts(
   });
   const all = [
     ...groupMetrics(curves.shown).map(({ name, lines }) => chart(name, lines)),
-    ...throughput.rates.map(line => chart(line.name, [line]))
+    ...throughput.rates.map(line => ({
+      ...chart(line.name, [line]),
+      title: metricText(line.name, trans)
+    }))
   ];
   if (throughput.step_times.length) {
     all.push(stepTime(throughput, trans));
@@ -40,11 +44,16 @@ function stepTime(throughput: Parts['throughput'], trans: ITranslate): IChart {
   const highlighted = lines.findIndex(line => line.name === `rank ${throughput.slowest}`);
   return {
     key: 'step time',
-    title: 'step time',
+    title: trans.__('step time'),
     last: throughput.step_time || formatSeconds(values[values.length - 1]),
-    note: throughput.sent && trans.__('a rank sends %1', throughput.sent),
+    note:
+      throughput.sent && trans.__('a rank sends %1', sentText(throughput.sent, trans)),
     finite: true,
-    lines,
+    lines: lines.map(line => {
+      const { y } = unpack(line.points);
+      const name = rankText(line.name, trans);
+      return { ...line, name, last: formatSeconds(y[y.length - 1]) };
+    }),
     unit: 'seconds',
     highlighted
   };

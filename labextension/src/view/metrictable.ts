@@ -2,6 +2,7 @@ import type { Extreme, MetricRow, MetricTable } from '../generated/report';
 import { KeyedList, make, setText, type IItemView } from './dom';
 import { scrollRegion } from './foldable';
 import type { ITranslate } from './source';
+import { metricText } from './words';
 
 /** A table of the metrics: the last, lowest, highest and mean value of each. */
 export class MetricTableView {
@@ -70,7 +71,7 @@ function metricRow(trans: ITranslate): IItemView<MetricRow> {
   const points = make('td');
   const node = make('tr', '', {}, name, last, lowest.node, highest.node, mean, points);
   const update = (row: MetricRow) => {
-    setText(name, row.name);
+    setText(name, metricText(row.name, trans));
     name.title = row.name;
     setText(last, row.last);
     last.toggleAttribute('data-nonfinite', !row.finite);

@@ -11,6 +11,7 @@ import {
 import { meter, rankRow, rankTable, rowCells } from './ranktable';
 import type { ISection, ISectionContext, ISectionView } from './section';
 import type { ITranslate } from './source';
+import { stateText } from './words';
 
 /** Where the numbers of the unfolded nodes are stored. */
 const OPEN = 'open nodes';
@@ -168,7 +169,7 @@ function nodeRow(
     setAttribute(name, 'aria-expanded', String(isOpen));
     name.title = isOpen ? trans.__('Hide its ranks') : trans.__('Show its ranks');
     node.toggleAttribute('data-slowest', row.slowest);
-    cells.update(row);
+    cells.update({ ...row, label: stateText(row.label, trans) });
     memory.update(row.memory);
     gpuMemory.update(row.gpu_memory ?? { text: '', fraction: -1 });
   };

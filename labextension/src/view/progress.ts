@@ -1,6 +1,8 @@
 import type { Bar } from '../generated/report';
 import { KeyedList, make, setAttribute, setText, type IItemView } from './dom';
 import type { ISection, ISectionContext, ISectionView } from './section';
+import type { ITranslate } from './source';
+import { barText } from './words';
 
 /** The progress bars of the training loader and of tqdm. */
 export const progress: ISection = { shows: ['progress', 'status'], create };
@@ -10,7 +12,7 @@ function create({ trans, read }: ISectionContext): ISectionView {
   const bars = new KeyedList<Bar>(
     node,
     bar => bar.key,
-    () => progressBar(trans.__('progress'))
+    () => progressBar(trans)
   );
   const update = () => {
     bars.update(read('progress'));
@@ -19,7 +21,7 @@ function create({ trans, read }: ISectionContext): ISectionView {
   return { node, update };
 }
 
-function progressBar(unnamed: string): IItemView<Bar> {
+function progressBar(trans: ITranslate): IItemView<Bar> {
   const label = make('span', 'bar-label');
   const count = make('span', 'bar-count');
   const fill = make('div', 'bar-fill');
@@ -31,9 +33,10 @@ function progressBar(unnamed: string): IItemView<Bar> {
   );
   const node = make('div', 'bar', {}, label, count, track);
   const update = (bar: Bar) => {
-    setText(label, bar.label);
+    const text = barText(bar.label, trans);
+    setText(label, text);
     setText(count, bar.count);
-    setAttribute(track, 'aria-label', bar.label || unnamed);
+    setAttribute(track, 'aria-label', text || trans.__('progress'));
     setAttribute(track, 'aria-valuetext', bar.count);
     setAttribute(track, 'aria-valuemax', '100');
     track.toggleAttribute('data-unknown', bar.fraction < 0);

@@ -1,6 +1,7 @@
 import type { Meter, RankRow } from '../generated/report';
 import { button, make, setAttribute, setText, type IItemView } from './dom';
 import type { ITranslate } from './source';
+import { stateText } from './words';
 
 /** The table of ranks: its node, its body, and which columns it shows. */
 export interface IRankTable {
@@ -84,11 +85,12 @@ export function rankRow(
   );
   const update = (row: RankRow) => {
     setAttribute(dot, 'data-tone', row.tone);
-    setAttribute(name, 'aria-label', trans.__('Log of rank %1, %2', rank, row.label));
+    const state = stateText(row.label, trans);
+    setAttribute(name, 'aria-label', trans.__('Log of rank %1, %2', rank, state));
     name.title = trans.__('Open its log');
     setText(device, row.device);
     node.toggleAttribute('data-slowest', row.slowest);
-    const label = row.detail ? `${row.label}: ${row.detail}` : row.label;
+    const label = row.detail ? `${state}: ${row.detail}` : state;
     cells.update({ ...row, label });
     cpu.update(row.cpu);
     memory.update(row.memory);

@@ -87,10 +87,32 @@ export interface IMemory {
 /** Translates the texts of the view; JupyterLab's `TranslationBundle` implements it. */
 export interface ITranslate {
   __(text: string, ...values: (string | number)[]): string;
+  /** The singular or the plural, by `count`, which is `%1`. */
+  _n(
+    singular: string,
+    plural: string,
+    count: number,
+    ...values: (string | number)[]
+  ): string;
 }
 
 /** Returns all texts untranslated, with `%1`, `%2`, ... replaced. */
 export const english: ITranslate = {
   __: (text, ...values) =>
-    text.replace(/%(\d+)/g, (_, place) => String(values[place - 1]))
+    text.replace(/%(\d+)/g, (_, place) => String(values[place - 1])),
+  _n: (singular, plural, count, ...values) =>
+    english.__(count === 1 ? singular : plural, count, ...values)
 };
+
+/** Where JupyterLab's extension keeps the translations for the widgets in its page. */
+const PAGE = globalThis as { nbmgpuTranslations?: ITranslate };
+
+/** Translate the widgets in this page. */
+export function translatePage(trans: ITranslate): void {
+  PAGE.nbmgpuTranslations = trans;
+}
+
+/** The translations of this page: English, except in JupyterLab. */
+export function pageTranslations(): ITranslate {
+  return PAGE.nbmgpuTranslations ?? english;
+}

@@ -8,6 +8,7 @@ import { runColor } from './runcomparison/colors';
 import type { ISection, ISectionContext, ISectionView } from './section';
 import type { ITranslate } from './source';
 import { onThemeChange } from './theme';
+import { rankText } from './words';
 
 /** Where the choice is stored whether the charts are unfolded. */
 const IS_OPEN = 'system unfolded';
@@ -64,7 +65,7 @@ function spec({ quantity, unit, lines }: SystemChart, trans: ITranslate): IChart
     title: titleOf(quantity, trans),
     last: lines[0].last,
     finite: true,
-    lines,
+    lines: lines.map(line => ({ ...line, name: rankText(line.name, trans) })),
     unit,
     highlighted: -1,
     colors: lines.map((_, index) => runColor(index)),

@@ -3,8 +3,8 @@ import 'uplot/dist/uPlot.min.css';
 import '../../style/frame.css';
 import '../../style/view.css';
 import {
-  english,
   mountRunView,
+  pageTranslations,
   type CsvPage,
   type CsvRequest,
   type CurveLine,
@@ -134,7 +134,7 @@ class ModelSource implements IRunSource {
 
 function render({ model, el }: { model: IModel; el: HTMLElement }): () => void {
   const source = new ModelSource(model);
-  const view = mountRunView(el, source, english);
+  const view = mountRunView(el, source, pageTranslations());
   return () => {
     view.dispose();
     source.dispose();

@@ -1,7 +1,7 @@
 // The entry point of Picker (nbmgpu/ui/picker.py): the picker view with data from a widget's traits.
 import '../../style/frame.css';
 import '../../style/picker.css';
-import { english, type ITranslate } from '../view';
+import { pageTranslations, type ITranslate } from '../view';
 import { mountPicker, type IPickerSource, type PickerState } from '../picker';
 import { requestLine, type IWriteLine } from '../picker/cells';
 
@@ -53,7 +53,8 @@ function sourceOf(model: IModel, node: HTMLElement, trans: ITranslate): IPickerS
 }
 
 function render({ model, el }: { model: IModel; el: HTMLElement }): () => void {
-  const mounted = mountPicker(el, sourceOf(model, el, english), english);
+  const trans = pageTranslations();
+  const mounted = mountPicker(el, sourceOf(model, el, trans), trans);
   return () => mounted.dispose();
 }
 

@@ -2,6 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { h, type VirtualElement } from '@lumino/virtualdom';
 
 import type { DeviceUsage } from '../../generated/server';
+import { deviceText } from '../../view/words';
 import { formatPercent, formatUsage } from '../format';
 
 /** The machine's devices, each with its utilization and memory usage. */
@@ -17,12 +18,13 @@ export function deviceList(
 
 function deviceRow(device: DeviceUsage, trans: TranslationBundle): VirtualElement {
   const processor = device.kind === 'cpu';
+  const label = deviceText(device.label, trans);
   const { use, memory_used: used, memory_total: total } = device;
   const memory = used < 0 || total <= 0 ? -1 : used / total;
   return h.li(
     { key: device.name, className: 'nbmgpu-Device' },
     h.span({ className: 'nbmgpu-Device-name' }, processor ? 'CPU' : device.name),
-    h.span({ className: 'nbmgpu-Device-label', title: device.label }, device.label),
+    h.span({ className: 'nbmgpu-Device-label', title: label }, label),
     meter(
       processor ? trans.__('cores') : trans.__('use'),
       use,

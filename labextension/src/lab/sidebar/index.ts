@@ -8,6 +8,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { CommandIDs } from '../commandids';
 import { mgpuIcon } from '../icons';
+import { languageOf } from '../times';
 import { IRunsModel } from '../tokens';
 import { Sidebar } from './panel';
 
@@ -27,7 +28,7 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
   ) => {
     const trans = (translator ?? nullTranslator).load('nbmgpu');
     const { commands, shell } = app;
-    const sidebar = new Sidebar(model, commands, trans);
+    const sidebar = new Sidebar(model, commands, trans, languageOf(translator));
     shell.add(sidebar, 'right', { rank: 500, type: 'mGPU' });
     restorer?.add(sidebar, sidebar.id);
 

@@ -20,7 +20,8 @@ export class Sidebar extends Widget {
   constructor(
     private readonly model: IRunsModel,
     private readonly commands: CommandRegistry,
-    private readonly trans: TranslationBundle
+    private readonly trans: TranslationBundle,
+    private readonly language: string
   ) {
     super();
     this.id = 'nbmgpu-sidebar';
@@ -71,7 +72,7 @@ export class Sidebar extends Widget {
     if (!state.runs.length) {
       return state.connection === 'live' ? firstRunHelp(trans) : [];
     }
-    const shown = matchingRuns(state.runs, this.filter);
+    const shown = matchingRuns(state.runs, this.filter, trans);
     const selected = this.selectedIds(state);
     const tools = runTools({
       trans,
@@ -88,6 +89,7 @@ export class Sidebar extends Widget {
     });
     const list = runList(shown, {
       trans,
+      language: this.language,
       now: Date.now() / 1000,
       execute: (command, id) => void commands.execute(command, { id }),
       icon: command => commands.icon(command) as VirtualElement.IRenderer | undefined,

@@ -43,7 +43,16 @@ function draw(runs: RunLine[], host = document.createElement('div')) {
   const select = vi.fn();
   const trans = nullTranslator.load('nbmgpu');
   VirtualDOM.render(
-    h.div(runList(runs, { trans, execute, select, now: 1200, icon: () => undefined })),
+    h.div(
+      runList(runs, {
+        trans,
+        execute,
+        select,
+        language: 'en',
+        now: 1200,
+        icon: () => undefined
+      })
+    ),
     host
   );
   const button = (name: string): HTMLButtonElement | null =>

@@ -3,14 +3,18 @@ import { h, type VirtualElement } from '@lumino/virtualdom';
 
 import type { RunLine } from '../../generated/report';
 import { formatDuration, formatSeconds } from '../../view/format';
+import { headlineText, remainingText, stateText } from '../../view/words';
 import { CommandIDs } from '../commandids';
 import { isRunning } from '../runsstate';
 import { sparkline } from '../sparkline';
 import { formatAge, formatPercent } from '../format';
+import { formatDate, formatTime } from '../times';
 
 /** The dependencies of the list. */
 export interface IListContext {
   readonly trans: TranslationBundle;
+  /** For dates and times. */
+  readonly language: string;
   /** In seconds since the epoch. */
   readonly now: number;
   /** Execute a command on a run. */
@@ -37,6 +41,7 @@ export function runList(runs: readonly RunLine[], context: IListContext): Virtua
 function card(run: RunLine, context: IListContext): VirtualElement {
   const { trans, execute } = context;
   const { name, note } = run.labels;
+  const headline = headlineText(run.headline, trans);
   return h.li(
     {
       key: run.id,
@@ -53,9 +58,9 @@ function card(run: RunLine, context: IListContext): VirtualElement {
           title: [trans.__('Open run %1', run.id), note].filter(Boolean).join('\n\n'),
           onclick: () => execute(CommandIDs.openRun, run.id)
         },
-        name || run.title || run.headline
+        name || run.title || headline
       ),
-      h.span({ className: 'nbmgpu-RunCard-state' }, run.status.label)
+      h.span({ className: 'nbmgpu-RunCard-state' }, stateText(run.status.label, trans))
     ),
     h.div({ className: 'nbmgpu-RunCard-where' }, where(run, context)),
     tags(run),
@@ -63,7 +68,7 @@ function card(run: RunLine, context: IListContext): VirtualElement {
       { className: 'nbmgpu-RunCard-body' },
       h.div(
         { className: 'nbmgpu-RunCard-facts' },
-        h.div({ className: 'nbmgpu-RunCard-headline' }, run.headline),
+        h.div({ className: 'nbmgpu-RunCard-headline' }, headline),
         h.div({ className: 'nbmgpu-RunCard-when' }, when(run, context))
       ),
       curve(run, trans)
@@ -96,12 +101,12 @@ function tags({ labels }: RunLine): VirtualElement | string {
 }
 
 /** Notebook and start time; the date as well if the run did not start today. */
-function where(run: RunLine, { trans, now }: IListContext): string {
+function where(run: RunLine, { trans, now, language }: IListContext): string {
   const name = run.notebook.split('/').pop() || trans.__('not from a notebook');
   const [start, today] = [run.created, now].map(seconds => new Date(seconds * 1000));
-  const time = start.toLocaleTimeString([], { timeStyle: 'medium' });
+  const time = formatTime(run.created, language, 'medium');
   const sameDay = start.toDateString() === today.toDateString();
-  const date = start.toLocaleDateString([], { dateStyle: 'short' });
+  const date = formatDate(run.created, language);
   return `${name} · ${sameDay ? time : `${date} ${time}`}`;
 }
 
@@ -113,7 +118,10 @@ function when(run: RunLine, { trans, now }: IListContext): string {
       formatSeconds(run.duration)
     );
   }
-  const parts = [formatDuration(run.duration), run.status.remaining];
+  const parts = [
+    formatDuration(run.duration),
+    remainingText(run.status.remaining, trans)
+  ];
   return [...parts, run.kernel.alive ? '' : trans.__('kernel not running')]
     .filter(Boolean)
     .join(' · ');

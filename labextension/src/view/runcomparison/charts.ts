@@ -5,6 +5,7 @@ import { chartTools } from '../charttools';
 import { KeyedList, make, setText } from '../dom';
 import type { IMemory, ITranslate } from '../source';
 import { onThemeChange } from '../theme';
+import { metricText } from '../words';
 import { AXES, axisOf, knownAxes, type AxisName } from './axes';
 import { runColor } from './colors';
 
@@ -94,7 +95,7 @@ export class ComparisonCharts {
     this.charts.update(
       metrics.map(metric => ({
         key: metric.name,
-        title: metric.name,
+        title: metricText(metric.name, this.trans),
         last: '',
         finite: true,
         lines: metric.lines.map((line, index) => ({

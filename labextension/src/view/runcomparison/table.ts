@@ -1,6 +1,7 @@
-import type { ComparedRun, RunComparison } from '../../generated/report';
+import type { Column, ComparedRun, RunComparison } from '../../generated/report';
 import { button, make, noteNode, setAttribute, setNote } from '../dom';
 import type { ITranslate } from '../source';
+import { bestTitle, headlineText, stateText, titleText } from '../words';
 import { runColor } from './colors';
 import { bestPlaces, sortedPlaces, type ISorting } from './sorting';
 
@@ -50,7 +51,7 @@ export class ComparisonTable {
       '',
       {},
       make('th', '', { scope: 'col' }, trans.__('Run')),
-      ...comparison.columns.map(column => this.title(column.name, column.differs))
+      ...comparison.columns.map(column => this.title(column))
     );
     const best = comparison.columns.map(bestPlaces);
     const rows = places.map(place =>
@@ -60,7 +61,7 @@ export class ComparisonTable {
         { 'data-run': comparison.runs[place].id },
         this.runCell(comparison.runs[place], place),
         ...comparison.columns.map((column, index) => {
-          const cell = make('td', '', {}, column.cells[place].text || '–');
+          const cell = make('td', '', {}, this.text(column, place) || '–');
           cell.toggleAttribute('data-best', best[index].includes(place));
           cell.toggleAttribute('data-same', !column.differs);
           return cell;
@@ -80,13 +81,20 @@ export class ComparisonTable {
     }
   }
 
-  private title(name: string, differs: boolean): HTMLElement {
+  private text({ cells, group, name }: Column, place: number): string {
+    const { text } = cells[place];
+    return group === 'result' && name === 'state' ? stateText(text, this.trans) : text;
+  }
+
+  private title({ differs, group, name }: Column): HTMLElement {
+    const title =
+      group === 'metric' ? bestTitle(name, this.trans) : titleText(name, this.trans);
     const direction = this.sorting?.name === name ? this.sorting.direction : null;
     const order = { up: 'ascending', down: 'descending', none: 'none' }[
       direction ?? 'none'
     ];
     const arrow = { up: ' ↑', down: ' ↓', none: '' }[direction ?? 'none'];
-    const sort = button('compared-title', name + arrow, () => {
+    const sort = button('compared-title', title + arrow, () => {
       this.sorting = { name, direction: direction === 'up' ? 'down' : 'up' };
       this.draw();
     });
@@ -99,7 +107,7 @@ export class ComparisonTable {
   private runCell(run: ComparedRun, place: number): HTMLElement {
     const { actions, trans } = this;
     const open = button('compared-run', run.title, () => actions.open(run.id));
-    open.title = `${run.headline}\n${run.id}`;
+    open.title = `${headlineText(run.headline, trans)}\n${run.id}`;
     const remove = button('compared-remove', '×', () => actions.remove(run.id));
     setAttribute(
       remove,
