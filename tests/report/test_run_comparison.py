@@ -2,6 +2,7 @@
 
 import math
 import re
+from html import unescape
 
 import pytest
 
@@ -116,6 +117,15 @@ def test_html_escapes_names_and_cells(staged):
     assert "&lt;script&gt;alert(1)" in html
     assert html.count("<polyline") == 2  # a line per run
     assert "alert(1)" in repr(nbmgpu.compare_runs(*runs))
+
+
+def test_a_long_name_is_cut_by_the_browser_and_is_whole_in_its_title(staged):
+    name = "learning rate " * 5 + '"0.1"'
+    runs = [staged(1, values={"name": each}).run for each in (name, "short")]
+    html = nbmgpu.compare_runs(*runs)._repr_html_()
+    title = html.split('title="')[1].split('"')[0]
+    assert unescape(title) == name
+    assert "text-overflow: ellipsis; white-space: nowrap" in html
 
 
 def test_runs_of_the_same_cell_are_called_by_strategy_and_time(staged):

@@ -111,9 +111,11 @@ def test_a_tab_shows_a_run_whose_kernel_was_restarted(lab, page, shoot):
     expect(tab.get_by_role("status").first).to_have_text(re.compile("^(stopped|lost|failed)$"))
     expect(tab.locator("canvas").first).to_be_visible()
     shoot("tab-of-a-restarted-kernel")
-    # The layout is restored: a reloaded page opens the tab of the run.
+    # The layout is restored: a reloaded page has the tab of the run, named before it is shown.
+    page.get_by_role("tab", name="tab.ipynb").click()
     page.wait_for_timeout(1500)
     page.goto(re.sub(r"/tree/.*", "", page.url))
+    page.get_by_role("tab", name=re.compile("^ddp on 2 ranks")).click()
     expect(tab.locator("canvas").first).to_be_visible()
     choose_theme(page, "JupyterLab Light")
 

@@ -120,19 +120,29 @@ def test_the_lowest_and_the_highest_value_are_marked(lab, page, shoot):
     for text in ("3 (highest) at 1", "2 at 2", "0.5 (lowest) at 3", "1 at 4"):
         page.keyboard.press("ArrowRight")
         expect(chart(view, "loss").locator(".nbmgpu-chart-value")).to_have_text(text)
+    # The cursors of the other charts follow.  The frame is around the chart, legend included.
+    expect(chart(view, "acc").locator(".nbmgpu-chart-value")).to_have_text("4")
+    expect(chart(view, "acc").locator(".nbmgpu-chart-entry-value")).to_have_text(["0.3", "0.35"])
+    expect(plot).to_have_css("outline-style", "none")
+    expect(chart(view, "loss")).to_have_css("outline-style", "solid")
     # Each of two lines has marks; two points have none.
     expect(chart(view, "acc").locator(".nbmgpu-chart-name")).to_have_attribute(
         "title", "acc\ntrain/acc: lowest 0.1 at 1, highest 0.4 at 3"
     )
     few = chart(view, "few").get_by_role("img")
     expect(few).to_have_attribute("aria-label", "few: 2 after 2 steps")
+    shoot("marks-focus")
     page.keyboard.press("Escape")
+    expect(chart(view, "acc").locator(".nbmgpu-chart-value")).to_have_text("")
     shoot("marks")
 
 
 LINES = """
 for name, scale in (("train/f1", 1.0), ("val/f1", -1e-7), ("test/f1", 54321.0)):
     staged.points(name, [1, 2, 3, 4], [0.5 * scale, 0.1234 * scale, scale, 0.2345 * scale])
+for step in range(1, 5):
+    for rank in range(2):
+        staged.heartbeat(rank, step, step_time=(0.0123, 0.345)[step % 2], own_time=0.1 * step)
 """
 
 BOXES = """view => [...view.querySelectorAll("figure, figure [role=img], .nbmgpu-chart-entry")].map(
@@ -163,6 +173,12 @@ def test_values_at_the_cursor_move_nothing_and_three_lines_have_marks(lab, page,
                 ["1 max", "-1e-7 min", "54,321 max"]
             )
             shoot("three-lines")
+    # The step time has lines of other lengths than its last values, also below the pointer.
+    times = chart(view, "step time")
+    times.get_by_role("img").hover()
+    expect(times.locator(".nbmgpu-chart-entry-value").first).to_have_text(re.compile("ms m"))
+    assert view.evaluate(BOXES) == at_rest
+    shoot("step-time")
 
 
 SVG = "{http://www.w3.org/2000/svg}"

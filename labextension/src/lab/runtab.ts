@@ -23,10 +23,11 @@ export class RunTab extends TabContent {
     server: RunsServer,
     actions: ITabActions,
     private readonly trans: TranslationBundle,
-    private readonly language: string
+    private readonly language: string,
+    title: string
   ) {
     super();
-    this.title.label = runId;
+    this.title.label = title || runId; // until the tab is shown
     const connectionLost = connectionLostText(trans);
     this.source = new ServerRunSource(server, runId, {
       onError: actions.showError,

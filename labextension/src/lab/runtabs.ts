@@ -70,12 +70,12 @@ export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
       showError
     };
 
-    const open = async (id: string): Promise<MainAreaWidget<RunTab>> => {
+    const open = async (id: string, title = ''): Promise<MainAreaWidget<RunTab>> => {
       const known = tracker.find(tab => tab.content.runId === id);
       if (known) {
         return known;
       }
-      const content = new RunTab(id, server, tabActions, trans, language);
+      const content = new RunTab(id, server, tabActions, trans, language, title);
       const tab = new MainAreaWidget({ content });
       tab.id = `nbmgpu-run-${id}`;
       for (const command of TAB_COMMANDS) {
@@ -89,6 +89,7 @@ export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
       }
       addTab(tab, shell, labShell);
       await tracker.add(tab);
+      content.title.changed.connect(() => void tracker.save(tab));
       return tab;
     };
 
@@ -103,7 +104,7 @@ export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
         if (!id) {
           return;
         }
-        const tab = await open(id);
+        const tab = await open(id, args.title as string | undefined);
         shell.activateById(tab.id);
         return tab;
       }
@@ -111,7 +112,7 @@ export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
     palette?.addItem({ command: CommandIDs.openRun, category: trans.__('mGPU') });
     void restorer?.restore(tracker, {
       command: CommandIDs.openRun,
-      args: tab => ({ id: tab.content.runId }),
+      args: ({ content }) => ({ id: content.runId, title: content.title.label }),
       name: tab => tab.content.runId
     });
   }

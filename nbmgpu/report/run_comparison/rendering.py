@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 CHARTS = 6
 """Maximum number of charts."""
 
+NAME_STYLE = "max-width: 26em; overflow: hidden; text-overflow: ellipsis; white-space: nowrap"
+"""Of the name of a run, which may have 80 characters; its title has all."""
+
 DIFF_COLOURS = {"added": "#2e9e44", "removed": "#e5484d"}
 DIFF_SIGNS = {"added": "+", "removed": "-", "same": " ", "gap": "…"}
 
@@ -64,8 +67,10 @@ def _table(comparison: RunComparison) -> str:
             f'<td style="text-align: left">{escape(column.cells[place].text)}</td>'
             for column in comparison.columns
         )
-        title = f"{_mark(place)} {escape(run.title)}<br><small>{escape(run.id)}</small>"
-        rows.append(f'<tr><th style="text-align: left">{title}</th>{cells}</tr>')
+        name = escape(run.title, quote=True)
+        title = f'<div title="{name}" style="{NAME_STYLE}">{_mark(place)} {name}</div>'
+        head = f"{title}<small>{escape(run.id)}</small>"
+        rows.append(f'<tr><th style="text-align: left">{head}</th>{cells}</tr>')
     return (
         f"<table><thead><tr><th>run</th>{names}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     )
