@@ -1,4 +1,4 @@
-"""Describes how batches are sharded over the ranks of a run."""
+"""Describes how batches are sharded; labextension/src/view/words.ts translates these lines."""
 
 from __future__ import annotations
 

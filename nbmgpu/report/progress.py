@@ -1,4 +1,4 @@
-"""The progress of a run: its bars, and the estimated remaining time."""
+"""The progress of a run: its bars, and the remaining time; view/words.ts translates their texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text and numbers, formatted for people."""
+"""Text and numbers, formatted for people; labextension/src/view/words.ts translates some texts."""
 
 from __future__ import annotations
 
