@@ -53,7 +53,7 @@ watch: $(FRONT)  ## rebuild the front end on every change; `make lab` and a relo
 
 docs: $(DOCS)  ## build the documentation site into build/site; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
-	@echo "Open build/site/index.html"
+	@echo "Open build/site/index.html; its search needs a server: make docs-serve"
 
 docs-serve: $(DOCS)  ## show the site at http://127.0.0.1:8000, and rebuild it on every change
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve

@@ -18,6 +18,10 @@ def test_options_name_and_tag_a_run(staged):
     assert run.labels == RunLabels("small lr", ["sweep", "mnist", "best"])
 
 
+def test_tags_may_be_given_one_by_one():
+    assert RunOptions.parse("--tag a --gpus 2 --tag b c").tag == ("a", "b", "c")
+
+
 def test_labels_change_and_what_is_not_given_stays(staged):
     run = staged(1, values={"name": "a", "tag": ["x"]}).run
     assert run.label(note=" two\nlines ") == RunLabels("a", ["x"], "two\nlines")

@@ -16,10 +16,11 @@ def capture() -> dict[str, Any]:
     Warning filters: those that ignore warnings of Python's own categories.  An "error" filter
     would also hit what libraries do in a rank for the sake of the run.  Handlers: those that write
     to the process's own streams or append to a file, as ``logging.basicConfig()`` makes them.
+    Loggers with filters are left out: without these they would say more, as that of sentry does.
     """
     root = logging.getLogger()
     loggers = [each for each in [root, *root.manager.loggerDict.values()]
-               if isinstance(each, logging.Logger)]  # fmt: skip
+               if isinstance(each, logging.Logger) and not each.filters]  # fmt: skip
     return {
         "ignored": [
             (_text(message), category, _text(module), line)

@@ -46,7 +46,8 @@ HUNG = (
 RESTARTED_TO_DIVIDE = (
     "No loader divides what the cell trains on, so every rank would do all the work. After "
     "{seconds:.1f} s it has started again with whole batches, of which ranks divide the calls of "
-    "its modules. For none of that: %%mgpu --exact never"
+    "its modules. Usually faster: put the step into a loop over the parts of its batch, `for x, y "
+    "in nbmgpu.share(x, y):`, with the cell's names. For none of that: %%mgpu --exact never"
 )
 
 HELD_UNTIL_NOW = (

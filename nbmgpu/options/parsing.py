@@ -58,6 +58,10 @@ def format_flags(
     return words
 
 
+REPEATABLE = ("tag", "pull")
+"""Fields whose flag may be given several times, as in ``--tag a --tag b``."""
+
+
 def format_problems(problems: Iterable[Problem], instead: str) -> str:
     """Return one message of all problems and what to type instead."""
     texts = [format_message(each.what, each.allowed) for each in dict.fromkeys(problems)]
@@ -119,6 +123,9 @@ def parse_line(
             takes = flag is None or flag.several
         if flag is None:
             continue
+        if flag.field in REPEATABLE and words and sources.get(flag.field) is flag:
+            given[flag.field] = ",".join([str(given[flag.field]), *words])
+            continue
         if flag.field in given:
             problems.append(_repeated(sources[flag.field], flag))
             continue
@@ -132,7 +139,8 @@ def parse_line(
         elif flag.optional_value:
             given[flag.field] = flag.constant
         else:
-            problems.append(Problem(f"{flag.name} has no value", f"Usage: {flag.usage}"))
+            usage = f"Usage: {flag.usage}: {flag.help}"
+            problems.append(Problem(f"{flag.name} has no value", usage))
             given[flag.field] = defaults[flag.field] or next(iter(flag.completions()), None)
     return given, problems
 

@@ -92,6 +92,14 @@ KNOWN: dict[str, Hint] = {
         "input() cannot ask here: ranks have no keyboard.",
         "input() in a cell without %%mgpu before this one, and its result as a variable",
     ),
+    r"Torch not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available": Hint(
+        "The ranks run on CPUs, and the cell asks for a GPU.",
+        'device = "cuda" if torch.cuda.is_available() else "cpu", and .to(device)',
+    ),
+    r"^ModuleNotFoundError": Hint(
+        "Ranks run in the notebook's environment, which does not have the module.",
+        "%pip install with the name of its package, in a cell of its own",
+    ),
     r"^(FileNotFoundError|PermissionError)": Hint(
         "Ranks run in the notebook's folder, as the same user.",
         "an absolute path, if the cell changes the folder",

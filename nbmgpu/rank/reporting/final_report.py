@@ -94,9 +94,11 @@ class FinalReport:
         if trains and progress.sharded_passes == 0:
             made = made_batches(cell, namespace)
             names = ", ".join(n for n in made if isinstance(namespace.get(n), torch.Tensor))
-            loop = notices.SHARE_LOOP.format(names=names) if names else ""
+            loop = notices.SHARE_LOOP.format(names=names) if names else notices.SHARE_SLICES
             optimizer = "" if self._trained.units else notices.WITH_OPTIMIZER
             text = notices.NOT_SHARDED.format(loop=loop, optimizer=optimizer)
+            if "nbmgpu.share(" in cell or "in share(" in cell:
+                text = notices.WITH_OPTIMIZER_ALONE
             recorder.notice("not-sharded", text)
         if progress.had_untrained_pass:
             recorder.notice("not-trained", notices.NOT_TRAINED)

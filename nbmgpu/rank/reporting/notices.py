@@ -275,7 +275,16 @@ NOT_SHARDED = (
     "divides module calls."
 )
 SHARE_LOOP = "put the step into a loop `for {names} in nbmgpu.share({names}):`, or "
+SHARE_SLICES = (
+    "put the step into a loop over the parts of its batch (`for x, y in nbmgpu.share(X[i:j], "
+    "Y[i:j]):`), or "
+)
 WITH_OPTIMIZER = "train with an optimizer of torch.optim, and "
+WITH_OPTIMIZER_ALONE = (
+    "No training batch was divided among the ranks, as gradients are averaged for optimizers of "
+    "torch.optim only: the result is that of one device, without a speed-up. To share the work, "
+    "train with one of these; or use --exact always, which divides module calls."
+)
 UNBATCHED_LOADER = (
     "A DataLoader with batch_size=None returns samples instead of batches and cannot be split, so "
     "every rank trains on all of it, without a speed-up. Set a batch_size to split it."
