@@ -65,6 +65,8 @@ def test_the_frame_has_a_row_per_run_and_numbers(two_runs):
     assert list(frame.index) == [run.id for run in two_runs]
     assert frame["loss"].tolist() == [0.5, 0.25]
     assert frame.sort_values("loss")["strategy"].tolist() == ["fsdp", "ddp"]
+    assert list(frame.columns)[:3] == ["name", "tags", "note"]
+    assert frame["started"].dt.year.min() > 2000
 
 
 def test_each_metric_has_a_line_for_each_run_that_logged_it(two_runs, staged):

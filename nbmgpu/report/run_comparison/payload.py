@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbmgpu.report import text_format
 from nbmgpu.report.curves import ALL_POINTS, CURVES, POINTS, CurveLine, curve_line, curve_names
@@ -82,13 +83,23 @@ class RunComparison:
     missing: list[str] = field(default_factory=list)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the table: a row per run, named by its id; numbers are float64, nan if unknown."""
+        """Return the table: a row per run, named by its id.
+
+        Numbers are float64, nan if unknown; ``started`` is a datetime64 in local time.  Names, tags
+        and notes come first; a metric of the same name has the table's column.
+        """
         import pandas as pd
 
-        rows = {
-            column.name: [_in_frame(cell, column) for cell in column.cells]
-            for column in self.columns
+        rows: dict[str, list[Any]] = {
+            "name": [run.labels.name for run in self.runs],
+            "tags": [", ".join(run.labels.tags) for run in self.runs],
+            "note": [run.labels.note for run in self.runs],
         }
+        for column in self.columns:
+            rows[column.name] = [_in_frame(cell, column) for cell in column.cells]
+        if "started" in rows:
+            fromtimestamp = datetime.datetime.fromtimestamp
+            rows["started"] = [fromtimestamp(run.created) for run in self.runs]
         return pd.DataFrame(rows, index=pd.Index([run.id for run in self.runs], name="run"))
 
     def _repr_html_(self) -> str:
