@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from nbmgpu.environment import logging_state
 
 NOTEBOOK = """
 import logging, sys, warnings
@@ -76,3 +79,17 @@ def test_a_logger_of_the_notebook_has_its_handlers_in_ranks(output: str) -> None
     lines = "['before', 'step', '0', 'step', '1', 'step', '2', 'after']"
     assert f"FILE {lines}\n" in output
     assert output.count("step 1\n") == 1
+
+
+def test_libraries_add_their_own_handlers() -> None:
+    """Lightning's logger would have two in a rank, and write each message twice."""
+    names = "pytest.own", "of_notebook"
+    handlers = [logging.StreamHandler(sys.stderr) for _ in names]
+    for name, handler in zip(names, handlers, strict=True):
+        logging.getLogger(name).addHandler(handler)
+    try:
+        captured = {name for name, _ in logging_state.capture()["handlers"]}
+    finally:
+        for name, handler in zip(names, handlers, strict=True):
+            logging.getLogger(name).removeHandler(handler)
+    assert captured & set(names) == {"of_notebook"}

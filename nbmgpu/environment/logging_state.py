@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 from typing import Any
 
+from nbmgpu.system.library_files import LIBRARY_FILE
+
 
 def capture() -> dict[str, Any]:
     """Return the configuration of this process, as far as another process can apply it.
@@ -32,6 +34,7 @@ def capture() -> dict[str, Any]:
         "handlers": [
             (each.name, kept) for each in loggers for handler in each.handlers
             if (kept := _kept(handler)) is not None
+            and (kept.file or not _is_of_library(each.name))  # which adds its own once more
         ],
     }  # fmt: skip
 
@@ -63,6 +66,11 @@ class _Handler:
         handler.setLevel(self.level)
         handler.setFormatter(self.formatter)
         return handler
+
+
+def _is_of_library(logger: str) -> bool:
+    module = sys.modules.get(logger.partition(".")[0])
+    return bool(LIBRARY_FILE.search(getattr(module, "__file__", None) or ""))
 
 
 def _kept(handler: logging.Handler) -> _Handler | None:
