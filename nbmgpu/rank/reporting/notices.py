@@ -275,10 +275,7 @@ NOT_SHARDED = (
     "divides module calls."
 )
 SHARE_LOOP = "put the step into a loop `for {names} in nbmgpu.share({names}):`, or "
-SHARE_SLICES = (
-    "put the step into a loop over the parts of its batch (`for x, y in nbmgpu.share(X[i:j], "
-    "Y[i:j]):`), or "
-)
+SHARE_SLICES = "put the step into a loop `for x, y in nbmgpu.share(X[i:j], Y[i:j]):`, or "
 WITH_OPTIMIZER = "train with an optimizer of torch.optim, and "
 WITH_OPTIMIZER_ALONE = (
     "No training batch was divided among the ranks, as gradients are averaged for optimizers of "
