@@ -9,10 +9,10 @@ from pathlib import Path
 from nbmgpu.options.run_options import DEFAULTS
 
 from .cell_code import read_cell_code
-from .definitions import DefinitionSearch
 from .placement import Placement
 from .request import ExportRequest
 from .script import ScriptParts, data_folder, grouped, import_block, in_docstring
+from .seeds import find_definitions
 from .source_edits import indented
 from .starting_states import StartingStates
 from .statements import read_statements
@@ -33,8 +33,7 @@ def nbmgpu_parts(request: ExportRequest, path: Path) -> ScriptParts:
     """
     cell = read_cell_code(request.cell, request.transform)
     statements = read_statements(request.cells, request.transform)
-    search = DefinitionSearch(statements, request.values, request.at_start)
-    found = search.find(cell.reads, cell.own)
+    found = find_definitions(request, statements, request.values, cell)
     names = [name for item in found.items for name in sorted(item.binds)]
     objects = find_training_objects(names, request.values, ast.parse(cell.code))
     parts = ScriptParts(path.name, Placement((), tuple(found.items), ()), dict(found.imports))

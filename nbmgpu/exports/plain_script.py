@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from nbmgpu.errors import StrategyError, format_message
 
 from .cell_code import imported_values, read_cell_code
-from .definitions import Definitions, DefinitionSearch, Item, seeding_items
+from .definitions import Item
 from .loop_edits import COUNTS, SHARE, LoopEdits, evaluated_loaders, partial_numbers
 from .loss_checks import check_losses
 from .notes import notes_of
@@ -19,6 +19,7 @@ from .refusals import WITH_NBMGPU, check_code, check_models, check_objects, chec
 from .request import ExportRequest
 from .script import ScriptParts, cell_comment
 from .script_names import check_devices, check_names, check_order, check_shares, check_zip
+from .seeds import find_definitions
 from .source_edits import SourceEdits
 from .starting_states import END, StartingStates
 from .statements import read_statements
@@ -42,7 +43,9 @@ class PlainScript:
         self._cell = read_cell_code(request.cell, request.transform)
         self._values = {**imported_values(self._cell.imports), **request.values}
         self._statements = read_statements(request.cells, request.transform)
-        self._definitions = self._find(self._cell.reads)
+        self._definitions = find_definitions(
+            request, self._statements, self._values, self._cell
+        )
         self._objects = self._find_objects()
         check_objects(self._objects, self._values)
         self._calls = StrategyCalls(
@@ -62,21 +65,6 @@ class PlainScript:
         states.add(self._cell.code)
         self._add_wraps()
         self.parts.notes += notes_of(request, self._definitions, self._objects, self._cell.code)
-
-    def _find(self, names: tuple[str, ...]) -> Definitions:
-        search = DefinitionSearch(self._statements, self._values, self._request.at_start)
-        own = self._cell.own
-        found = search.find(names, own)
-        if not self._request.at_start and self._request.options.seed is None:
-            seeds = seeding_items(self._statements, max((i.order for i in found.items), default=0))
-            more = search.find(
-                [*names, *(r for s in seeds if s.statement for r in s.statement.reads)], own
-            )
-            known = {item.order for item in more.items}
-            items = [*more.items, *(item for item in seeds if item.order not in known)]
-            items.sort(key=lambda item: item.order)
-            return Definitions(more.imports, items, more.redrawn)
-        return found
 
     def _find_objects(self) -> TrainingObjects:
         names = [name for item in self._definitions.items for name in sorted(item.binds)]

@@ -76,12 +76,6 @@ class Statement:
             targets = [self.node.target]
         return bool(targets) and all(isinstance(target, ast.Attribute) for target in targets)
 
-    @property
-    def seeds(self) -> bool:
-        """Whether it seeds random number generators."""
-        call = self.node.value if isinstance(self.node, ast.Expr) else None
-        return isinstance(call, ast.Call) and last_name(call.func) in SEEDING
-
 
 def read_statements(cells: Iterable[str], transform: Transform) -> list[Statement]:
     """Return the statements of ``cells``, in order; cells that are not valid Python are left out.

@@ -36,8 +36,10 @@ class Notebook:
             execute(cell, self.namespace)
             self.cells.append(cell)
 
-    def request(self, cell: str, ranks: int = 2, **options: Any) -> ExportRequest:
-        """Return the request to export ``cell`` as it would start now."""
+    def request(
+        self, cell: str, ranks: int = 2, at_start: bool = True, **options: Any
+    ) -> ExportRequest:
+        """Return the request to export ``cell`` as it would start now, or after it has run."""
         return ExportRequest(
             cell=cell,
             options=RunOptions.of(gpus=ranks, cpu=True, **options),
@@ -45,8 +47,8 @@ class Notebook:
             values=self.namespace,
             cells=tuple(self.cells),
             transform=TransformerManager().transform_cell,
-            at_start=True,
-            random=random_state.capture(),
+            at_start=at_start,
+            random=random_state.capture() if at_start else None,
             origin="a test",
         )
 
@@ -81,10 +83,31 @@ def compare(
     torchrun(exported.path, ranks)
     with working_directory(folder / "ranks"):
         nbmgpu.run(cell, notebook.namespace, **on_ranks(ranks, options))
+    return exported, _difference(notebook, folder, models)
+
+
+def compare_after(
+    cells: list[str], cell: str, folder: Path, **options: Any
+) -> tuple[ExportedScript, float]:
+    """Return what ``compare`` does for a script that is exported after the run, of 2 ranks."""
+    notebook = Notebook()
+    notebook.run(*cells)
+    with working_directory(folder / "ranks"):
+        nbmgpu.run(cell, notebook.namespace, **on_ranks(2, {}))
+    exported = notebook.export(cell, folder / "train.py", at_start=False, **options)
+    if options.get("with_nbmgpu"):
+        command = [sys.executable, exported.path.name]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
+    else:
+        torchrun(exported.path)
+    return exported, _difference(notebook, folder, "model")
+
+
+def _difference(notebook: Notebook, folder: Path, models: str) -> float:
     found = 0.0
     for name in models.split():
         trained = torch.load(folder / f"{name}.pt")
         own = dict(notebook.namespace[name].state_dict())
         assert trained.keys() == own.keys()
         found = max(found, difference(own, dict(trained)))
-    return exported, found
+    return found
