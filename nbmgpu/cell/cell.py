@@ -141,9 +141,13 @@ def _is_user_defined(name: str, namespace: Mapping[str, object]) -> bool:
         return False
     if name not in IPYTHON_FUNCTIONS:
         return True
-    value = namespace[name]
+    return not is_of_ipython(namespace[name])
+
+
+def is_of_ipython(value: object) -> bool:
+    """Return whether the value of one of ``IPYTHON_FUNCTIONS`` is what IPython has put there."""
     module = getattr(value, "__module__", None) or type(value).__module__
-    return module.partition(".")[0] not in ("IPython", "ipykernel", "_sitebuiltins", "_io", "io")
+    return module.partition(".")[0] in ("IPython", "ipykernel", "_sitebuiltins", "_io", "io")
 
 
 def _config_variables(namespace: Mapping[str, object]) -> Iterator[str]:

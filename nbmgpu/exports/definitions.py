@@ -17,6 +17,7 @@ from typing import Any
 
 from torch.utils.data import Subset
 
+from nbmgpu.cell.cell import IPYTHON_FUNCTIONS, is_of_ipython
 from nbmgpu.errors import CellError, format_message
 
 from .statements import Statement
@@ -153,6 +154,10 @@ class DefinitionSearch:
         """Define one name; return what its definition reads."""
         value = self._values.get(name, MISSING)
         chain = self._chain(name)
+        if name in IPYTHON_FUNCTIONS and not chain and is_of_ipython(value):
+            if name == "display":  # the others are Python's own in a script
+                self._imports["from IPython.display import display"] = None
+            return []
         if value is MISSING and not chain:
             if hasattr(builtins, name) or name in ("__file__", "__name__", "get_ipython"):
                 return []
@@ -317,8 +322,3 @@ class DefinitionSearch:
                 if chain and chain[-1].order < before:
                     return name
         return ""
-
-
-def seeding_items(statements: Sequence[Statement], last: float) -> list[Item]:
-    """Return the statements up to ``last`` that seed random number generators."""
-    return [Item(s.order, statement=s) for s in statements if s.seeds and s.order <= last]
