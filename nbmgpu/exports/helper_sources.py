@@ -121,6 +121,20 @@ def load_full_state_dict(model, state):
     set_model_state_dict(model, state, options=options)
 '''
 
+SILENT_WRITER = '''
+class SilentWriter:
+    """Stands for a SummaryWriter on the other ranks: it takes all calls, and writes nothing."""
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+'''
+
 REPLICATED = '''
 class Replicated(DistributedDataParallel):
     """DistributedDataParallel with the attributes and the state of the model itself."""
@@ -149,6 +163,7 @@ HELPERS = {
     "save_once": SAVE_ONCE,
     "full_state_dict": FULL_STATE_DICT,
     "load_full_state_dict": LOAD_FULL_STATE_DICT,
+    "SilentWriter": SILENT_WRITER,
     "Replicated": REPLICATED,
 }
 """Source by the name that a script uses."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from .source_edits import SourceEdits
 from .statements import base_name, last_name, without_gradients
+from .tracker_calls import edit_trackers
 
 SHARE = "nbmgpu.share"
 
@@ -54,8 +55,20 @@ class LoopEdits:
         for node in ast.walk(self.edits.tree):
             if isinstance(node, ast.Call):
                 self._edit_call(node)
-            elif isinstance(node, ast.Expr) and _is_metrics_log(node):
-                self.edits.replace(node, "pass")
+        self._remove_metrics_logs()
+        self.used |= edit_trackers(self.edits)
+
+    def _remove_metrics_logs(self) -> None:
+        """Remove calls of ``nbmgpu.log``; a block of nothing else needs a ``pass``."""
+        for parent in ast.walk(self.edits.tree):
+            for body in (getattr(parent, name, None) for name in ("body", "orelse", "finalbody")):
+                if not isinstance(body, list):
+                    continue
+                logs = [node for node in body if _is_metrics_log(node)]
+                if logs and len(logs) == len(body) and parent is not self.edits.tree:
+                    self.edits.replace(logs.pop(0), "pass")
+                for node in logs:
+                    self.edits.remove(node)
 
     def wrap_new_loaders(self) -> None:
         """Shard the loaders that the code makes."""
@@ -186,8 +199,12 @@ def _reads_part(statement: ast.stmt, losses: set[str]) -> bool:
             case ast.Call(func=ast.Attribute(attr="item" | "tolist" | "numpy", value=value)):
                 if base_name(value) not in losses and _first_name(value) not in losses:
                     return True
-            case ast.Call(func=ast.Name(id="len"), args=[ast.Name()]):
-                return isinstance(statement, ast.AugAssign)
+            case (
+                ast.Call(func=ast.Name(id="len"), args=[ast.Name()])
+                | ast.Call(func=ast.Attribute(value=ast.Name(), attr="size"))
+                | ast.Subscript(value=ast.Attribute(value=ast.Name(), attr="shape"))
+            ) if isinstance(statement, ast.AugAssign):
+                return True
     return False
 
 
@@ -246,5 +263,8 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     return (node for node in _walk_scope(body) if isinstance(node, ast.stmt))
 
 
-def _is_metrics_log(node: ast.Expr) -> bool:
-    return isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "nbmgpu.log"
+def _is_metrics_log(node: ast.stmt) -> bool:
+    match node:
+        case ast.Expr(value=ast.Call(func=function)):
+            return ast.unparse(function) == "nbmgpu.log"
+    return False

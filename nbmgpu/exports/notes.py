@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from torch import nn
@@ -12,6 +13,7 @@ from .loop_edits import SHARE
 from .loss_checks import reads_before_backward
 from .request import ExportRequest
 from .statements import without_gradients
+from .tracker_calls import lines_on_every_rank
 from .training_objects import TrainingObjects
 
 NOT_AT_START = (
@@ -36,6 +38,9 @@ SUMMED = "`{line}` sums over samples: each rank has a part of them, and ranks av
 READ_BEFORE = (
     "The line `{line}` reads the loss before backward(): it is that of rank 0's part of the batch."
 )
+WRITING = re.compile(r"""\bopen\(.*,\s*(?:mode\s*=\s*)?["'][wax][bt+]*["']|savefig\(|\.to_csv\(""")
+"""Calls that write a file."""
+
 WRITES = "line `{line}` writes a file on every rank"
 
 
@@ -53,6 +58,7 @@ def notes_of(
     codes = [i.text for i in definitions.items if i.statement]
     for code in [cell, *codes]:
         yield from _draws(code)
+        yield from lines_on_every_rank(code)
     for statement in reads_before_backward(tree):
         yield READ_BEFORE.format(line=ast.unparse(statement).split("\n")[0])
     for name in objects.models:
@@ -67,7 +73,7 @@ def notes_of(
     for summed in _sums_of_outputs(tree, {*objects.models, *objects.made_models}):
         yield SUMMED.format(line=ast.unparse(summed))
     for line in cell.split("\n"):
-        if any(part in line for part in (', "w")', ", 'w')", "savefig(", ".to_csv(")):
+        if WRITING.search(line):
             yield f"The {WRITES.format(line=line.strip())}."
 
 

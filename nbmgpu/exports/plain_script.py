@@ -24,6 +24,7 @@ from .source_edits import SourceEdits
 from .starting_states import END, StartingStates
 from .statements import read_statements
 from .strategy_calls import REPLICATING, StrategyCalls, use_zero_optimizers
+from .tracker_calls import edit_trackers
 from .training_objects import TrainingObjects, assigned_name, find_training_objects
 from .wrapped_models import check_calls, check_changes, check_frozen
 
@@ -43,9 +44,7 @@ class PlainScript:
         self._cell = read_cell_code(request.cell, request.transform)
         self._values = {**imported_values(self._cell.imports), **request.values}
         self._statements = read_statements(request.cells, request.transform)
-        self._definitions = find_definitions(
-            request, self._statements, self._values, self._cell
-        )
+        self._definitions = find_definitions(request, self._statements, self._values, self._cell)
         self._objects = self._find_objects()
         check_objects(self._objects, self._values)
         self._calls = StrategyCalls(
@@ -103,6 +102,7 @@ class PlainScript:
             edits = self._edited(item.text)
             self.parts.texts[item.order] = edits.edits.result()
             backward_passes += edits.backward_passes
+        self._edit_trackers()
         edits = self._edited(self._cell.code)
         edits.wrap_new_loaders()
         backward_passes += edits.backward_passes
@@ -125,6 +125,18 @@ class PlainScript:
         if strategy == "zero1" and not numbers:
             what = "No construction of a torch.optim optimizer was found for zero1"
             raise StrategyError(format_message(what, instead=f"--strategy ddp; or {WITH_NBMGPU}"))
+
+    def _edit_trackers(self) -> None:
+        """Let rank 0 alone write with trackers that earlier cells have made."""
+        if self._request.options.strategy == "none":
+            return
+        for item in self._definitions.items:
+            if item.statement is None or item.statement.is_definition:
+                continue
+            edits = SourceEdits(item.text)
+            self.parts.helpers |= edit_trackers(edits)
+            if (text := edits.result()) != item.text:
+                self.parts.texts[item.order] = text
 
     def _check_code(self) -> None:
         """Check what trains, in the cell and in the notebook's definitions."""

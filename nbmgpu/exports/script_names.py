@@ -17,7 +17,7 @@ from .statements import Statement, without_gradients
 OWN_NAMES = frozenset({
     "DATA", "RankBatches", "Replicated", "ShardedLoader", "dist", "full_state_dict",
     "load_full_state_dict", "main", "mean_over_ranks", "mean_over_shared", "print_once",
-    "save_once", "SharedBatch",
+    "save_once", "SharedBatch", "SilentWriter",
 })  # fmt: skip
 """What a script itself defines."""
 

@@ -41,6 +41,23 @@ class SourceEdits:
         """Replace the source of ``node``."""
         self._edits.append((*self._span(node), False, text))
 
+    def remove(self, node: ast.stmt) -> None:
+        """Remove a statement with its lines, or leave ``pass`` if it shares them with others."""
+        start, end = self._span(node)
+        first, last = self._lines[node.lineno - 1], self._lines[(node.end_lineno or 0) - 1]
+        before = first.encode()[: node.col_offset].decode()
+        after = last.encode()[node.end_col_offset or 0 :].decode().strip()
+        if before.strip() or (after and not after.startswith("#")):
+            self.replace(node, "pass")
+            return
+        start -= len(before)
+        end = self._starts[(node.end_lineno or 0) - 1] + len(last)
+        if end < len(self.code):
+            end += 1
+        else:
+            start = max(start - 1, 0)
+        self._edits.append((start, end, False, ""))
+
     def surround(self, node: ast.expr, before: str, after: str) -> None:
         """Put text directly before and after an expression."""
         start, end = self._span(node)

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from exporting import compare
-from table import BY_NAME, TABLE, Exported
+from exporting import Notebook, compare, torchrun
+from idioms.notebook import working_directory
+from table import BY_NAME, DEFINITIONS, IMPORTS, LOADER, MODEL, SGD, TABLE, TRAIN, Exported
 
 OFTEN = {
     "an uneven batch size", "evaluation and a plateau", "functions of earlier cells",
@@ -65,3 +66,46 @@ def check_with_ruff(script: Path) -> None:
     command += ["--select", "E,F,I,B006", "--ignore", "E501", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout + script.read_text()
+
+
+TRACKED = """
+writer = SummaryWriter("tb")
+""" + TRAIN.replace(
+    "        losses.append(loss.item())",
+    '        losses.append(loss.item())\n        writer.add_scalar("a", losses[-1], len(losses))'
+    "\n        nbmgpu.log(loss=loss.item())  # a curve"
+    "\n    if epoch:\n        nbmgpu.log(epoch=epoch)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("made", ["in the cell", "before it"])
+def test_rank_0_alone_writes_for_tensorboard(made: str, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    cells = [IMPORTS, "import nbmgpu\nfrom torch.utils.tensorboard import SummaryWriter"]
+    cells += [DEFINITIONS, f"{LOADER}\n{MODEL}\n{SGD}"]
+    first, _, loop = TRACKED.strip().partition("\n")
+    if made == "before it":
+        cells.append(first.replace('"tb"', repr(str(tmp_path / "tb"))))
+    notebook = Notebook()
+    with working_directory(tmp_path / "notebook"):
+        notebook.run(*cells)
+    cell = TRACKED if made == "in the cell" else loop
+    exported = notebook.export(cell, tmp_path / "train.py")
+    text = exported.path.read_text()
+    assert "if dist.get_rank() == 0 else SilentWriter()" in text
+    assert "nbmgpu.log" not in text
+    assert text.count("pass\n") == 2, text  # of the helper, and of the block of one line
+    before = set((tmp_path / "tb").glob("events*"))
+    torchrun(exported.path)
+    assert len(set((tmp_path / "tb").glob("events*")) - before) == 1
+    check_with_ruff(exported.path)
+
+
+def test_other_ranks_disable_wandb(tmp_path: Path) -> None:
+    notebook = Notebook()
+    notebook.run(IMPORTS, DEFINITIONS, f"{LOADER}\n{MODEL}\n{SGD}")
+    cell = (
+        f'import wandb\nrun = wandb.init(project="x")\n{TRAIN}\nwandb.log({{"loss": losses[-1]}})'
+    )
+    text = notebook.export(cell, tmp_path / "train.py").path.read_text()
+    assert 'wandb.init(project="x", mode=None if dist.get_rank() == 0 else "disabled")' in text
