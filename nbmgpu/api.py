@@ -203,8 +203,10 @@ def export(
     """
     from .exports.report_page import write_report
     from .exports.run_request import Surroundings, request_of_run
-    from .exports.writing import write_script
+    from .exports.writing import check_folder, write_script
 
+    path = Path(path).expanduser()
+    check_folder(path)
     newest = executor.last_run if not run else None  # of this notebook, if it has one
     found = run if isinstance(run, Run) else newest or find_run(run)
     if report:
@@ -212,12 +214,12 @@ def export(
             given = ", ".join([*options, *(["with_nbmgpu"] if with_nbmgpu else [])])
             what = f"A report shows the run as it was, but {given} would change it"
             raise OptionError(format_message(what, instead="nbmgpu.export(run, path, report=True)"))
-        return write_report(found, Path(path))
+        return write_report(found, path)
     reject_unknown(options, RUN)
     context = NotebookContext.current()
     notebook = Surroundings(context.namespace, context.cells, context.transform, context.notebook)
     request = request_of_run(found, options, notebook)
-    return write_script(request, Path(path), with_nbmgpu)
+    return write_script(request, path, with_nbmgpu)
 
 
 def log(**values: Any) -> None:

@@ -39,7 +39,7 @@ class PlainScript:
             OptionError, StrategyError, CellError: it cannot be exported.
             SyntaxError: the cell is not valid Python.
         """
-        check_options(request.options, request.on_gpu)
+        check_options(request.options, request.on_gpu, request.restarted)
         self._request = request
         self._cell = read_cell_code(request.cell, request.transform)
         self._values = {**imported_values(self._cell.imports), **request.values}

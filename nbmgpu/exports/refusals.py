@@ -42,15 +42,31 @@ IN_THE_CELL = {
 }
 """Options that no call before the loop stands for, and what to do instead."""
 
-TRAINERS = ("transformers.trainer", "lightning", "pytorch_lightning", "accelerate", "trl")
-"""Modules whose trainers distribute by themselves."""
+_OF_TRANSFORMERS = "divide per_device_train_batch_size by the number of ranks"
+_OF_LIGHTNING = (
+    'give the Trainer strategy="ddp" and devices=N for N ranks, and divide the batch_size of its '
+    "DataLoaders by N"
+)
+TRAINERS = {
+    "transformers.trainer": _OF_TRANSFORMERS,
+    "trl": _OF_TRANSFORMERS,
+    "lightning": _OF_LIGHTNING,
+    "pytorch_lightning": _OF_LIGHTNING,
+    "accelerate": "divide the batch_size of the DataLoaders by the number of ranks",
+}
+"""Modules whose trainers distribute by themselves, and how they keep the notebook's batches."""
 
 HARMLESS_METHODS = ("generate",)
 """Methods of models that do not record gradients."""
 
 
-def check_options(options: RunOptions, on_gpu: bool) -> None:
+def check_options(options: RunOptions, on_gpu: bool, restarted: str = "") -> None:
     """Check that a script can do what the options say.
+
+    Args:
+        options: of the script.
+        on_gpu: whether its ranks have GPUs.
+        restarted: why the run has started again with whole batches, if it has.
 
     Raises:
         OptionError: an option, or the strategy, has no plain equivalent.
@@ -62,6 +78,10 @@ def check_options(options: RunOptions, on_gpu: bool) -> None:
         what = f"Strategy {name} cannot be exported as a plain script"
         what += f": {reason}" if reason else ""
         raise OptionError(refused(what, f"--strategy {' or '.join(EXPORTED[:3])}"))
+    if options.exact == "always" and restarted:
+        what = f"The run started again with whole batches, which no plain script has. {restarted}"
+        instead = "--exact never after the file: each rank then has its part, and notes name lines"
+        raise OptionError(refused(what, instead))
     if options.exact == "always":
         what = (
             "--exact always cannot be exported as a plain script: behind the cell, it divides "
@@ -145,12 +165,9 @@ def check_code(
             continue
         called = called_object(node, values)
         module = getattr(called, "__module__", None) or ""
-        if module.startswith(TRAINERS):
+        if trainer := next((name for name in TRAINERS if module.startswith(name)), ""):
             what = f"`{ast.unparse(node.func)}` distributes the training by itself"
-            instead = (
-                "copy the cells into a script, which torchrun starts as it is, and divide "
-                "per_device_train_batch_size by the number of ranks"
-            )
+            instead = f"copy the cells into a script for torchrun, and {TRAINERS[trainer]}"
             raise StrategyError(refused(what, instead))
         match node.func:
             case ast.Attribute(value=ast.Name(id=name), attr=attr):

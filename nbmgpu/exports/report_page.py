@@ -55,7 +55,6 @@ def write_report(run: Run, path: Path) -> Path:
     if path.suffix not in (".html", ".htm"):
         what = f"A report is a file of HTML, and {path.name} is none"
         raise OptionError(format_message(what, instead=str(path.with_suffix(".html"))))
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(report_html(run), encoding="utf-8")
     return path
 

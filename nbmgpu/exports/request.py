@@ -25,6 +25,8 @@ class ExportRequest:
         random: states of random number generators before the cell; None if they are not known.
         origin: what is exported, for the header of the script.
         nodes: number of machines.
+        restarted: why the run has started again with whole batches, as a sentence without a full
+            stop; empty if it has not.
     """
 
     cell: str
@@ -37,6 +39,7 @@ class ExportRequest:
     random: RandomState | None = field(default=None, repr=False)
     origin: str = "a cell"
     nodes: int = 1
+    restarted: str = ""
 
     @property
     def world_size(self) -> int:

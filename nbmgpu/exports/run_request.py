@@ -83,9 +83,11 @@ def request_of_run(run: Run, changes: Mapping[str, Any], notebook: Surroundings)
     origin = f"run {run.id}" + (f" of {name}" if name else "")
     devices = _devices(run.record.devices, options.gpus if "gpus" in changes else None)
     start = run.folder / START_FILE
+    restarted = "" if "exact" in changes else _reason_of_whole_batches(run)
     common: dict[str, Any] = {
         "cell": run.cell, "options": options, "devices": devices, "origin": origin,
         "nodes": run.record.nodes, "transform": notebook.transform or _transform(),
+        "restarted": restarted,
     }  # fmt: skip
     if start.exists():
         require_own(start.parent)
@@ -158,6 +160,14 @@ def _before(cells: Sequence[str], cell: str) -> Sequence[str]:
         if (body and repr(body)[1:-1] in cells[place]) or body in cells[place]:
             return cells[:place]
     return cells
+
+
+def _reason_of_whole_batches(run: Run) -> str:
+    """Return why ``run`` started again with whole batches, or nothing: its notice begins so."""
+    run.refresh()
+    notice = run.view.notices.get("restarted")
+    reason, _, rest = notice.text.partition(". After ") if notice else ("", "", "")
+    return reason if "has started again with whole batches" in rest else ""
 
 
 def _devices(devices: Sequence[str], count: object) -> tuple[str, ...]:

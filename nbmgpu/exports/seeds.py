@@ -75,9 +75,9 @@ def _needed_seeds(
     }  # fmt: skip
     seeds: list[tuple[Statement, frozenset[str]]] = []
     for statement in statements:
-        if names := _seeding_calls(statement.node, functions):
-            if not all(_is_generator(name, values) for name in names):
-                seeds.append((statement, names))
+        names = _seeding_calls(statement.node, functions)
+        if not all(_is_generator(name, values) for name in names):
+            seeds.append((statement, names))
     drawn = [item.order for item in found.items if _may_draw(item, values)]
     if cell_draws:
         drawn.append(len(statements))
@@ -98,8 +98,9 @@ def _seeding_calls(node: ast.AST, functions: Mapping[str, ast.FunctionDef]) -> f
     match node:
         case ast.If(body=body, orelse=orelse):
             return _all_seeding([*body, *orelse], functions)
-        case ast.Expr(value=ast.Call() as call) | ast.Assign(
-            targets=[ast.Name()], value=ast.Call() as call
+        case (
+            ast.Expr(value=ast.Call() as call)
+            | ast.Assign(targets=[ast.Name()], value=ast.Call() as call)
         ):
             name = ast.unparse(call.func)
             if last_name(call.func) in SEEDING and name not in functions:
@@ -187,7 +188,7 @@ class _Substitution(ast.NodeTransformer):
     source: Callable[[str], str]
     names: frozenset[str]
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 - named by ast
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self.names and isinstance(node.ctx, ast.Load):
             return ast.parse(self.source(node.id), mode="eval").body
         return node

@@ -51,13 +51,14 @@ def write_script(request: ExportRequest, path: Path, with_nbmgpu: bool = False) 
         with_nbmgpu: whether it calls nbmgpu instead of torch.
 
     Raises:
-        OptionError: ``path`` is no Python file, or an option cannot be exported.
+        OptionError: ``path`` is no Python file or in no folder, or an option cannot be exported.
         CellError, StrategyError: the cell cannot be exported.
         OSError: a file cannot be written.
     """
     if path.suffix != ".py":
         what = f"A script is a Python file, and {path.name} is none"
         raise OptionError(format_message(what, instead=str(path.with_suffix(".py"))))
+    check_folder(path)
     folder = path.with_name(data_folder(path.name))
     with classes_in_main(request.values):
         if with_nbmgpu:
@@ -69,14 +70,25 @@ def write_script(request: ExportRequest, path: Path, with_nbmgpu: bool = False) 
         check_syntax(text)
         files = files_of(parts)
         if files:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
             require_own(folder)
         for name, value in files.items():
             value.write(folder / name)
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     written = tuple(folder / name for name in files)
     return ExportedScript(path, command, written, tuple(parts.notes))
+
+
+def check_folder(path: Path) -> None:
+    """Check that the folder of a file to be written exists.
+
+    Raises:
+        OptionError: it does not.
+    """
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        what = f"There is no folder {folder}, so {path.name} cannot be written there"
+        raise OptionError(format_message(what, instead=f"{path.name}, or make the folder first"))
 
 
 def check_syntax(text: str) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from exporting import Notebook
 from table import DEFINITIONS, IMPORTS, LOADER, MODEL, SGD, TRAIN
 
+import nbmgpu
 from nbmgpu.errors import NbmgpuError, OptionError
+from nbmgpu.exports.writing import write_script
 from nbmgpu.frontend.export_command import parse
 
 
@@ -94,6 +97,49 @@ def test_it_is_refused(notebook: Notebook, name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "train.py").exists()
 
 
+WAYS = {
+    "accelerate": ("accelerate", "batch_size of the DataLoaders"),
+    "pytorch_lightning": ("lightning", 'strategy="ddp" and devices=N'),
+    "transformers": ("transformers", "per_device_train_batch_size"),
+}
+TRAINER_CELLS = {
+    "accelerate": "from accelerate import Accelerator\nAccelerator(cpu=True)",
+    "pytorch_lightning": "import lightning\nlightning.Trainer(logger=False, max_epochs=1)",
+    "transformers": "from transformers import Trainer\nTrainer(model)",
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_each_trainer_is_refused_in_its_own_words(
+    notebook: Notebook, name: str, tmp_path: Path
+) -> None:
+    package, words = WAYS[name]
+    pytest.importorskip(package)
+    with pytest.raises(NbmgpuError, match=words):
+        notebook.export(f"{TRAINER_CELLS[name]}\n{TRAIN}", tmp_path / "train.py")
+
+
+def test_a_missing_folder_is_named(notebook: Notebook, tmp_path: Path) -> None:
+    folder = tmp_path / "none"
+    with pytest.raises(OptionError, match=f"no folder {folder}"):
+        notebook.export(TRAIN, folder / "train.py")
+    with pytest.raises(OptionError, match=f"no folder {folder}"):
+        nbmgpu.export("", folder / "report.html", report=True)
+    assert not folder.exists()
+
+
+def test_a_run_that_started_again_says_why(notebook: Notebook, tmp_path: Path) -> None:
+    request = notebook.request(TRAIN, exact="always")
+    reason = "On shards of a batch, the cell counts by the size of each rank's shard"
+    request = dataclasses.replace(request, restarted=reason)
+    with pytest.raises(OptionError) as refusal:
+        write_script(request, tmp_path / "train.py")
+    assert f"The run started again with whole batches, which no plain script has. {reason}." in str(
+        refusal.value
+    )
+    assert "--exact always" not in str(refusal.value)
+
+
 def test_bare_tensors_are_refused(tmp_path: Path) -> None:
     notebook = Notebook()
     notebook.run(IMPORTS, DEFINITIONS, LOADER)
@@ -161,6 +207,10 @@ NOTES = {
     "counts": ("", TRAIN + "        n = (y == 1).sum().item()\n", "(y == 1).sum().item()"),
     "ignored": ("", TRAIN.replace("(x), y)", "(x), y, ignore_index=0)"), "`ignore_index`"),
     "files": ("", TRAIN + 'open("a.txt", "w").close()\n', "a.txt"),
+    "sizes": ("", f"n = 0{TRAIN}        n += loss.item() * x.size(0)\n", "x.size(0)"),
+    "appended files": ("", TRAIN + "open('a.txt','a').close()\n", "a.txt"),
+    "mlflow": ("import mlflow", TRAIN + '    mlflow.log_metric("loss", loss.item())\n',
+        "if dist.get_rank() == 0:"),
     "magic": ("", "%time print(1)\n" + TRAIN, "`%time print(1)`"),
 }  # fmt: skip
 

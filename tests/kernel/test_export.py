@@ -133,6 +133,49 @@ def test_a_finished_run_is_exported_with_a_note(notebook: Notebook, tmp_path: Pa
     assert "--keep-start" in refused.stderr
 
 
+def test_a_finished_run_has_the_seed_before_it_and_pythons_own_open(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    before, _, loader = DEFINITIONS.partition("loader = ")
+    own = before.replace("torch.manual_seed(0)", "").replace("torch.randn", "torch.ones")
+    own = own.replace("model = ", "torch.manual_seed(1)\nmodel = ")
+    notebook.run(f"import nbmgpu\n{own}")
+    notebook.run(f"loader = {loader}")
+    notebook.run("torch.manual_seed(7)")
+    log = tmp_path / "log.txt"
+    cell = f"{CELL}\ndisplay(len(loader))\nwith open({str(log)!r}, 'a') as f:\n    f.write('end')"
+    notebook.run(f"%%mgpu --gpus 2 --cpu\n{cell}")
+    trained = notebook.run(f"print({SHOWN})").text().strip()
+    path = tmp_path / "train.py"
+    said = notebook.run(f"%mgpu export {path}").text()
+    assert "writes a file on every rank" in said
+    text = path.read_text()
+    assert re.findall(r"manual_seed\((\d)\)", text) == ["1", "7"]
+    assert f"with open({str(log)!r}, 'a')" in text
+    assert "import open" not in text
+    assert weights(path) == trained
+    notebook.run(f"%mgpu export --with-nbmgpu {path}")
+    assert weights(path) == trained
+
+
+def test_a_run_that_started_again_is_exported_once_it_may_differ(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    notebook.run(f"import nbmgpu\n{DEFINITIONS}")
+    counts = "        seen += loss.item() * x.size(0)\n"
+    notebook.run(f"%%mgpu --gpus 2 --cpu\nseen = 0{CELL}{counts}")
+    path = tmp_path / "train.py"
+    refused = notebook.send(f"%mgpu export {path}").fails("OptionError")
+    assert "The run started again with whole batches" in refused
+    assert "On shards of a batch, the cell counts by the size" in refused
+    assert "--exact always" not in refused
+    said = notebook.run(f"%mgpu export {path} --exact never").text()
+    assert "`seen += loss.item() * x.size(0)` counts or reads" in said
+    nowhere = tmp_path / "none" / "train.py"
+    for line in (f"%mgpu export {nowhere}", f"%%mgpu --gpus 2 --cpu --export {nowhere}\n{CELL}"):
+        assert f"no folder {nowhere.parent}" in notebook.send(line).fails("OptionError")
+
+
 def test_what_cannot_be_exported_is_refused(notebook: Notebook, tmp_path: Path) -> None:
     notebook.run(f"import nbmgpu\n{DEFINITIONS}")
     cell = notebook.send(f"%%mgpu --gpus 2 --cpu -s pp --export {tmp_path}/train.py\n{CELL}")
