@@ -150,6 +150,15 @@ class DefinitionSearch:
         items = sorted([*statements, *self._stored.values()], key=lambda item: item.order)
         return Definitions(dict(sorted(self._imports.items())), items, tuple(self._redrawn))
 
+    def drawing_statements(self, name: str) -> list[Statement]:
+        """Return the statements that bind ``name``, if they draw random numbers."""
+        return [s for s in self._chain(name) if self._draws([s])]
+
+    def is_bound_before(self, name: str, statement: Statement) -> bool:
+        """Return whether no statement from ``statement`` on binds ``name``."""
+        chain = self._chain(name)
+        return not chain or chain[-1].order < statement.order
+
     def _define(self, name: str) -> list[str]:
         """Define one name; return what its definition reads."""
         value = self._values.get(name, MISSING)

@@ -13,12 +13,16 @@ from typing import Any
 
 import torch
 
+from nbmgpu.errors import CellError
+
 from .cell_code import CellCode
 from .definitions import RANDOM, Definitions, DefinitionSearch, Item
 from .request import ExportRequest
 from .statements import SEEDING, Statement, last_name, read_statement
 from .training_objects import called_object
 from .values import kind_of, literal_value
+
+DRAWN = "# It is loaded below, and drawn here for the sake of the random numbers after it."
 
 
 def find_definitions(
@@ -40,35 +44,65 @@ def find_definitions(
     """
 
     def find(names: Iterable[str]) -> Definitions:
-        return DefinitionSearch(statements, values, request.at_start).find(names, cell.own)
+        return search.find(names, cell.own)
 
+    search = DefinitionSearch(statements, values, request.at_start)
     found = find(cell.reads)
     if request.at_start:  # the states of the generators are loaded
         return found
-    seeds = [
-        _with_values_of_its_time(seed, statements)
-        for seed in _needed_seeds(statements, found, values, request.options.seed is None)
-    ]
-    found = find([*cell.reads, *(name for seed in seeds for name in seed.reads)])
+    drawn = [item.order for item in found.items if _may_draw(item, values)]
+    if request.options.seed is None:  # else ranks seed themselves, and the cell draws from that
+        drawn.append(len(statements))
+    spans = _needed_seeds(statements, drawn, values)
+    needed = [_with_values_of_its_time(seed, statements) for seed, _ in spans]
+    for each in _drawn_before(search, found, values):
+        ends = (end for seed, end in spans if seed.order < each.order < end)
+        if any(each.order < order < end for end in ends for order in drawn):
+            needed.append(dataclasses.replace(each, text=f"{DRAWN}\n{each.text}"))
+    names = [name for each in needed for name in each.reads]
+    try:
+        found = find([*cell.reads, *names])
+    except CellError:  # of a name that is read for nothing but a number that is loaded
+        needed = needed[: len(spans)]
+        search = DefinitionSearch(statements, values, request.at_start)
+        found = find([*cell.reads, *(name for each in needed for name in each.reads)])
     known = {item.order for item in found.items}
-    more = [Item(seed.order, statement=seed) for seed in seeds if seed.order not in known]
+    more = [Item(each.order, statement=each) for each in needed if each.order not in known]
     items = sorted([*found.items, *more], key=lambda item: item.order)
     return dataclasses.replace(found, items=items)
 
 
-def _needed_seeds(
-    statements: Sequence[Statement],
-    found: Definitions,
-    values: Mapping[str, Any],
-    cell_draws: bool,
+def _drawn_before(
+    search: DefinitionSearch, found: Definitions, values: Mapping[str, Any]
 ) -> list[Statement]:
-    """Return the seeds after which something is drawn before the next one; in order.
+    """Return the statements that drew what the script loads, where it can draw it again.
+
+    It may not where a statement computes with models, or reads what was bound again later.
+    """
+    drawing: dict[int, Statement] = {}
+    for item in found.items:
+        if item.statement is not None:
+            continue
+        for statement in search.drawing_statements(item.name):
+            reads = statement.reads_at_once
+            kinds = {kind_of(values[name]) for name in reads if name in values}
+            is_same = all(search.is_bound_before(name, statement) for name in reads)
+            if is_same and statement.is_simple and not kinds & {"module", "optimizer"}:
+                drawing[statement.order] = statement
+    return list(drawing.values())
+
+
+def _needed_seeds(
+    statements: Sequence[Statement], drawn: Sequence[float], values: Mapping[str, Any]
+) -> list[tuple[Statement, int]]:
+    """Return the seeds after which something is drawn before the next one, in order.
+
+    Each comes with the position of the next one.
 
     Args:
         statements: those of earlier cells, in order.
-        found: the definitions that the script has.
+        drawn: the positions of what draws.
         values: the notebook's objects by name.
-        cell_draws: whether the cell goes on with what it finds, as without ``--seed``.
     """
     functions = {
         s.node.name: s.node for s in statements if isinstance(s.node, ast.FunctionDef)
@@ -78,15 +112,12 @@ def _needed_seeds(
         names = _seeding_calls(statement.node, functions)
         if not all(_is_generator(name, values) for name in names):
             seeds.append((statement, names))
-    drawn = [item.order for item in found.items if _may_draw(item, values)]
-    if cell_draws:
-        drawn.append(len(statements))
     needed = []
     for place, (seed, names) in enumerate(seeds):
         later = (s.order for s, others in seeds[place + 1 :] if _replaces(others, names))
         end = next(later, len(statements) + 1)
         if any(seed.order < order < end for order in drawn):
-            needed.append(seed)
+            needed.append((seed, end))
     return needed
 
 

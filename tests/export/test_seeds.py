@@ -23,6 +23,15 @@ def fix(seed):
 AFTER = {
     "before the cell": ([SEEDED, "torch.manual_seed(7)"], ["1", "7"]),
     "at the end of the model's cell": ([f"{SEEDED}\n_ = torch.manual_seed(7)"], ["1", "7"]),
+    "one for data and model": ([f"{LOADER}\n{MODEL}\n{SGD}"], ["0"]),
+    "one for parts of the data": (
+        [
+            "from torch.utils.data import random_split",
+            "train, rest = random_split(dataset, [30, 14])",
+            f"{LOADER.replace('dataset', 'train')}\n{MODEL}\n{SGD}",
+        ],
+        ["0"],
+    ),
     "many without a draw": (
         [SEEDED, *(f"torch.manual_seed({n})" for n in range(8)), "np = 3"],
         ["1", "7"],
