@@ -225,6 +225,8 @@ def test_ranks_keep_no_state_of_earlier_runs(notebook: Notebook) -> None:
         "builtins.leftover = 1; decimal.leftover = 1; os.environ['LEFTOVER'] = '1'\n"
         "torch.set_default_dtype(torch.float64); sys.path.append('/leftover')"
     )
+    # What the notebook has from there as well, it sets back.
+    notebook.run("torch.set_default_dtype(torch.float32); del os.environ['LEFTOVER']")
     assert on_ranks(
         notebook,
         "(hasattr(__import__('builtins'), 'leftover'), hasattr(__import__('decimal'), 'leftover'),"

@@ -98,7 +98,9 @@ def test_the_advice_has_only_tensors() -> None:
     )
     run = nbmgpu.run(cell.replace("STEP", "print(first)"), notebook(), gpus=2, cpu=True)
     assert run is not None
-    assert "nbmgpu.share" not in run.view.notices["not-sharded"].text
+    text = run.view.notices["not-sharded"].text
+    assert "`for x, y in nbmgpu.share(X[i:j], Y[i:j]):`" in text
+    assert "first" not in text
 
 
 STEP = "optimizer.zero_grad(); loss.backward(); optimizer.step()"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from idioms.comparison import assert_equal
 from idioms.idiom import TRAIN, Idiom, idiom
@@ -54,7 +56,9 @@ def test_a_loss_in_compiled_code_is_refused() -> None:
         nbmgpu.run(cell, notebook(LOSS_INSIDE), gpus=2, cpu=True, compile=True)
 
 
-def test_without_a_compiler_the_cell_is_refused() -> None:
+def test_without_a_compiler_the_cell_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # restored: what the cell sets comes back
+    monkeypatch.setenv("CXX", os.environ.get("CXX", ""))
     cell = "import os\nos.environ['PATH'], os.environ['CXX'] = '', ''\n" + TRAIN
     with pytest.raises(StrategyError, match="needs a C\\+\\+ compiler"):
         nbmgpu.run(cell, notebook(), gpus=2, cpu=True, compile=True)
