@@ -142,9 +142,8 @@ class Pipeline:
         for call in segment.calls:
             if call.info.changes:
                 call.block.share_state(self.transport)
-        batched = min(plan.batched_inputs, default=None)
-        if self._copy_tag and batched is not None and may_split(segment, finals, random=True):
-            batch = segment.inputs[batched]
+        if self._copy_tag is not None and plan.batch_input is not None:
+            batch = segment.inputs[plan.batch_input]
             for output in outputs:
                 self._copy_tag(output, batch)
         return outputs

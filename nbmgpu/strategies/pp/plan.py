@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .call import Call, Input, Reference
@@ -33,6 +33,7 @@ class SegmentPlan:
         finals: the outputs that leave the segment.
         microbatches: number of parts of the batch.
         batch_size: number of samples.
+        batch_input: index of an input that has the samples of all outputs; None if there is none.
     """
 
     stages: tuple[Stage, ...]
@@ -40,6 +41,7 @@ class SegmentPlan:
     finals: tuple[Reference, ...]
     microbatches: int
     batch_size: int
+    batch_input: int | None = None
 
     @staticmethod
     def of(segment: Segment, finals: list[Reference], microbatches: int) -> SegmentPlan:
@@ -58,7 +60,10 @@ class SegmentPlan:
             else:
                 stages.append(Stage(owner, index, index + 1))
         calls = tuple(segment.calls)
-        return SegmentPlan(tuple(stages), calls, tuple(finals), microbatches, segment.batch_size)
+        plan = SegmentPlan(tuple(stages), calls, tuple(finals), microbatches, segment.batch_size)
+        if not may_split(segment, finals, random=True):
+            return plan
+        return replace(plan, batch_input=min(plan.batched_inputs, default=None))
 
     def bubble(self, ranks: int, microbatches: int | None = None) -> float:
         """Return the share of the time for which ranks wait if all stages take the same time.
