@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,7 +33,6 @@ class ModuleVariables:
     stored_by_functions: frozenset[str] = frozenset()
 
 
-@functools.lru_cache(maxsize=1024)
 def read_variables(source: str) -> ModuleVariables:
     """Return the variables of a module with this ``source``; none if it is not valid."""
     try:

@@ -15,7 +15,8 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from functools import cached_property
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 from nbmgpu.system.library_files import LIBRARY_FILE
@@ -28,6 +29,7 @@ ModuleState = dict[str, Any]
 SCALARS = (type(None), bool, int, float, complex, str, bytes)
 CONTAINERS = (list, tuple, set, frozenset, dict)
 OBJECTS = (SimpleNamespace, Namespace)
+CODE = (FunctionType, ModuleType)
 MAX_ITEMS = 10_000
 """Items of one attribute up to which it is sent."""
 
@@ -57,11 +59,18 @@ class _FirstSeen:
         module: the module.
         modified: when its file was modified, in nanoseconds; 0 if there is none.
         state: the values of its attributes.
+        variables: those of its source, read when the first run needs them.
     """
 
     module: ModuleType
     modified: int
     state: ModuleState
+
+    @cached_property
+    def variables(self) -> ModuleVariables:
+        file = str(self.module.__file__)
+        linecache.checkcache(file)
+        return read_variables("".join(linecache.getlines(file)))
 
 
 _seen: dict[str, _FirstSeen] = {}
@@ -135,12 +144,19 @@ def _replace_items(container: Any, items: Any) -> bool:
 
 def _own_modules() -> Iterator[ModuleType]:
     for name in sorted(sys.modules.keys() - _of_libraries):
-        module = sys.modules[name]
-        file = vars(module).get("__file__") if type(module) is ModuleType else None
-        if file and file.endswith(".py") and not LIBRARY_FILE.search(file):
+        if (module := _own_module(name)) is not None:
             yield module
-        else:
-            _of_libraries.add(name)
+
+
+def _own_module(name: str) -> ModuleType | None:
+    """Return the module if it is the user's, in a file of Python."""
+    module = None if name in _of_libraries else sys.modules.get(name)
+    file = vars(module).get("__file__") if type(module) is ModuleType else None
+    if file and file.endswith(".py") and not LIBRARY_FILE.search(file):
+        return module
+    if module is not None:
+        _of_libraries.add(name)
+    return None
 
 
 def _first_seen(module: ModuleType) -> _FirstSeen:
@@ -163,28 +179,27 @@ def _to_send(module: ModuleType) -> ModuleState:
 
     What the notebook has not changed comes from the file if that was edited since.
     """
-    seen, variables, found = _first_seen(module), _variables(module), snapshot(module)
-    if not variables.stored_by_functions <= found.keys():
+    seen, found = _first_seen(module), snapshot(module)
+    stored = seen.variables.stored_by_functions
+    if not stored <= found.keys():
         # Flags such as LOADED = True would go without what is loaded.
-        found = {n: v for n, v in found.items() if n not in variables.stored_by_functions}
+        found = {name: value for name, value in found.items() if name not in stored}
     changed = changes(seen.state, found)
     if _modified(module) != seen.modified:
         return changed
-    return _merged(_in_any_process(module, variables, found), changed)
+    return _merged(_in_any_process(module, found), changed)
 
 
-def _in_any_process(
-    module: ModuleType, variables: ModuleVariables, found: ModuleState
-) -> ModuleState:
+def _in_any_process(module: ModuleType, found: ModuleState) -> ModuleState:
     """Return those of the attributes ``found`` that have the same value in another process."""
     sent = {}
     for name, value in found.items():
         if isinstance(vars(module)[name], type):
             names = (k for k, v in value.values.items() if type(v) in SCALARS)
-            computed = {k for k in names if not _is_constant(f"{name}.{k}", module, variables)}
+            computed = {k for k in names if not _is_constant(f"{name}.{k}", module)}
             kept = {k: v for k, v in value.values.items() if k not in computed}
             sent[name] = Attributes(value.kind, kept)
-        elif type(value) not in SCALARS or _is_constant(name, module, variables):
+        elif type(value) not in SCALARS or _is_constant(name, module):
             sent[name] = value
     return sent
 
@@ -199,14 +214,13 @@ def _merged(one: ModuleState, other: ModuleState) -> ModuleState:
     return both
 
 
-def _is_constant(name: str, module: ModuleType, variables: ModuleVariables) -> bool:
+def _is_constant(name: str, module: ModuleType) -> bool:
     """Return whether ``module`` assigns a constant to ``name``, or only the notebook does it."""
+    variables = _first_seen(module).variables
     if name in variables.imported and name not in variables.assigned:
         path, original = variables.imported[name]
-        origin = sys.modules.get(_absolute(path, module))
-        if origin is None or origin is module or origin not in _own_modules():
-            return False
-        return _is_constant(original, origin, _variables(origin))
+        origin = _own_module(_absolute(path, module))
+        return origin not in (None, module) and _is_constant(original, origin)
     return name in variables.constant or name not in variables.assigned
 
 
@@ -217,18 +231,11 @@ def _absolute(path: str, module: ModuleType) -> str:
         return path
 
 
-def _variables(module: ModuleType) -> ModuleVariables:
-    """Return what the file says as it is now, which is what ranks import."""
-    file = str(module.__file__)
-    linecache.checkcache(file)
-    return read_variables("".join(linecache.getlines(file)))
-
-
 def _plain_items(values: Mapping[str, Any], module: str) -> ModuleState:
     """Return copies of those values that are plain and not private."""
     found = {}
     for name, value in list(values.items()):
-        if not name.startswith("_"):
+        if not name.startswith("_") and type(value) not in CODE:
             with suppress(_NotPlainError, RuntimeError, TypeError):  # recursion, keys, threads
                 found[name] = _copy(value, module, [MAX_ITEMS])
     return found
