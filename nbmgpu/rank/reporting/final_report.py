@@ -92,14 +92,7 @@ class FinalReport:
         progress, recorder = self._progress, self._recorder
         trains = self._rank_info.shards_data and progress.backwards > 0
         if trains and progress.sharded_passes == 0:
-            made = made_batches(cell, namespace)
-            names = ", ".join(n for n in made if isinstance(namespace.get(n), torch.Tensor))
-            loop = notices.SHARE_LOOP.format(names=names) if names else notices.SHARE_SLICES
-            optimizer = "" if self._trained.units else notices.WITH_OPTIMIZER
-            text = notices.NOT_SHARDED.format(loop=loop, optimizer=optimizer)
-            if "nbmgpu.share(" in cell or "in share(" in cell:
-                text = notices.WITH_OPTIMIZER_ALONE
-            recorder.notice("not-sharded", text)
+            recorder.notice("not-sharded", self._how_to_share(cell, namespace))
         if progress.had_untrained_pass:
             recorder.notice("not-trained", notices.NOT_TRAINED)
         if self._rank_info.rank:
@@ -116,6 +109,16 @@ class FinalReport:
             recorder.notice("local-gradient", notices.LOCAL_GRADIENT)
         if diagnostics.size_inference.has_penalty_by_size(code):
             recorder.notice("scaled-penalty", notices.SCALED_PENALTY)
+
+    def _how_to_share(self, cell: str, namespace: Mapping[str, Any]) -> str:
+        """Return the notice that the batches of ``cell`` were not divided, and what would do it."""
+        if "nbmgpu.share(" in cell or "in share(" in cell:
+            return notices.WITH_OPTIMIZER_ALONE
+        made = made_batches(cell, namespace)
+        names = ", ".join(n for n in made if isinstance(namespace.get(n), torch.Tensor))
+        loop = notices.SHARE_LOOP.format(names=names) if names else notices.SHARE_SLICES
+        optimizer = "" if self._trained.units else notices.WITH_OPTIMIZER
+        return notices.NOT_SHARDED.format(loop=loop, optimizer=optimizer)
 
 
 def _buffer_digests(units: list[Unit]) -> dict[str, str]:
