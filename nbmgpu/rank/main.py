@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from nbmgpu.patches import explain_missing, on_missing
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Started, Status
-from nbmgpu.runs.failure import INTERRUPTED
+from nbmgpu.runs.failure import INTERRUPTED, UNREPORTED
 from nbmgpu.runs.held_ranks import mark_held
 from nbmgpu.runs.run import Run
 from nbmgpu.strategies import all_reduce
@@ -92,7 +92,8 @@ def _run_in_folder(
     heartbeat = HeartbeatThread(events, log, device, hang_reports)
     with heartbeat:
         code, held = _run_cell(run, environment, events, log, heartbeat, held)
-    events.close()
+    if not events.close():
+        return UNREPORTED, None
     if held is not None:
         stdio.flush()
         mark_held(run.folder, rank)

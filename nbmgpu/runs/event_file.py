@@ -95,13 +95,18 @@ class EventWriter:
             self._waiting = waiting + self._waiting
             raise
 
-    def close(self) -> None:
-        """Close the file; events that do not fit are lost, and later ones raise ValueError."""
+    def close(self) -> bool:
+        """Close the file; later events raise ValueError.
+
+        Returns:
+            Whether all events were written: those that do not fit on a full disk are lost.
+        """
         if not self._file.closed:
             with suppress(OSError):
                 self._append(b"")
             self._reserve.release()
         self._file.close()
+        return not self._waiting
 
 
 class EventTail:

@@ -7,6 +7,7 @@ A rank that died without one is explained by the signal that ended it.
 from __future__ import annotations
 
 import base64
+import os
 import pickle
 import re
 import signal
@@ -49,6 +50,14 @@ EXPLANATIONS = {
 }
 INTERRUPTED = 128 + signal.SIGINT
 """Exit code of a rank that was interrupted before it had begun to run the cell, as in a shell."""
+
+UNREPORTED = os.EX_IOERR
+"""Exit code of a rank whose last events did not fit on a full disk."""
+
+FULL_DISK = (
+    "nothing can be written to its folder, as its disk is full, or your quota is used up. Free "
+    "some space there, or set NBMGPU_RUNS to another folder"
+)
 
 TAIL = 15
 """Lines of a log that go into a message."""
@@ -107,12 +116,7 @@ def exception_of(run: Run) -> BaseException | None:
 
 
 def _why_without_report(run: Run) -> str:
-    if not disk_is_full(run.folder):
-        return "its launcher was killed or has failed"
-    return (
-        "nothing can be written to its folder, as its disk is full, or your quota is used up. Free "
-        "some space there, or set NBMGPU_RUNS to another folder"
-    )
+    return FULL_DISK if disk_is_full(run.folder) else "its launcher was killed or has failed"
 
 
 def _unsupervised(run: Run, what: str) -> str:
@@ -179,6 +183,9 @@ def _silent(run: Run, rank: int) -> BaseException:
     code = run.view.ranks[rank].exit_code or 0
     if run.view.ranks[rank].process is None:
         return LaunchError(f"{who} did not start (exit code {code}).\n{_launcher_log(run)}")
+    if code == UNREPORTED:
+        what = f"{who} could not report its end: {FULL_DISK}."
+        return LaunchError(_unsupervised(run, what))
     sentence = f"\n{_sentence(_what_is_back(run))}"
     has_begun = run.view.ranks[rank].state not in ("starting", "loading")
     if run.view.ranks[rank].state == "stopped" or (code == INTERRUPTED and not has_begun):
