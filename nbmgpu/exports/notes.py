@@ -45,20 +45,44 @@ WRITES = "line `{line}` writes a file on every rank"
 
 
 def notes_of(
-    request: ExportRequest, definitions: Definitions, objects: TrainingObjects, cell: str
+    request: ExportRequest,
+    definitions: Definitions,
+    objects: TrainingObjects,
+    cell: str,
+    divided: bool,
 ) -> Iterator[str]:
-    """Yield what may differ, besides what the edits of the loop have found."""
+    """Yield what may differ, besides what the edits of the loop have found.
+
+    Args:
+        request: what is exported.
+        definitions: of the notebook.
+        objects: what is trained.
+        cell: the source of the cell.
+        divided: whether each rank has a part of a batch.
+    """
     if not request.at_start:
         yield NOT_AT_START
     for name in definitions.redrawn:
         yield REDRAWN.format(name=name)
     if request.options.strategy == "none":
         return
-    tree = ast.parse(cell)
-    codes = [i.text for i in definitions.items if i.statement]
-    for code in [cell, *codes]:
-        yield from _draws(code)
+    codes = [cell, *(i.text for i in definitions.items if i.statement)]
+    for code in codes:
         yield from lines_on_every_rank(code)
+    for line in cell.split("\n"):
+        if WRITING.search(line):
+            yield f"The {WRITES.format(line=line.strip())}."
+    if divided:
+        yield from _notes_of_parts(request, objects, cell, codes)
+
+
+def _notes_of_parts(
+    request: ExportRequest, objects: TrainingObjects, cell: str, codes: list[str]
+) -> Iterator[str]:
+    """Yield what may differ as each rank has a part of a batch."""
+    tree = ast.parse(cell)
+    for code in codes:
+        yield from _draws(code)
     for statement in reads_before_backward(tree):
         yield READ_BEFORE.format(line=ast.unparse(statement).split("\n")[0])
     for name in objects.models:
@@ -66,15 +90,12 @@ def notes_of(
             yield RANDOM_LAYERS.format(name=name, layers=" and ".join(layers))
     if not objects.loaders and "DataLoader(" not in cell and f"{SHARE}(" not in cell:
         yield NO_LOADER
-    losses = " ".join(map(_calls_of_losses, [cell, *codes]))
+    losses = " ".join(map(_calls_of_losses, codes))
     for what in ("ignore_index", "weight="):
         if what in losses:
             yield COMPUTED_LOSS.format(what=what.rstrip("="))
     for summed in _sums_of_outputs(tree, {*objects.models, *objects.made_models}):
         yield SUMMED.format(line=ast.unparse(summed))
-    for line in cell.split("\n"):
-        if WRITING.search(line):
-            yield f"The {WRITES.format(line=line.strip())}."
 
 
 def _sums_of_outputs(tree: ast.Module, models: set[str]) -> Iterator[ast.Call]:

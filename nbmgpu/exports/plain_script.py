@@ -15,7 +15,15 @@ from .loop_edits import COUNTS, SHARE, LoopEdits, evaluated_loaders, partial_num
 from .loss_checks import check_losses
 from .notes import notes_of
 from .placement import place
-from .refusals import WITH_NBMGPU, check_code, check_models, check_objects, check_options
+from .refusals import (
+    REPLICATING,
+    WITH_NBMGPU,
+    check_code,
+    check_models,
+    check_objects,
+    check_options,
+    check_whole_batches,
+)
 from .request import ExportRequest
 from .script import ScriptParts, cell_comment
 from .script_names import check_devices, check_names, check_order, check_shares, check_zip
@@ -23,7 +31,7 @@ from .seeds import find_definitions
 from .source_edits import SourceEdits
 from .starting_states import END, StartingStates
 from .statements import read_statements
-from .strategy_calls import REPLICATING, StrategyCalls, use_zero_optimizers
+from .strategy_calls import StrategyCalls, use_zero_optimizers
 from .tracker_calls import edit_trackers
 from .training_objects import TrainingObjects, assigned_name, find_training_objects
 from .wrapped_models import check_calls, check_changes, check_frozen
@@ -39,7 +47,7 @@ class PlainScript:
             OptionError, StrategyError, CellError: it cannot be exported.
             SyntaxError: the cell is not valid Python.
         """
-        check_options(request.options, request.on_gpu, request.restarted)
+        check_options(request.options, request.on_gpu, request.restarted, request.nodes)
         self._request = request
         self._cell = read_cell_code(request.cell, request.transform)
         self._values = {**imported_values(self._cell.imports), **request.values}
@@ -56,6 +64,7 @@ class PlainScript:
         self.parts = ScriptParts(path.name, placement, dict(self._definitions.imports))
         self.parts.imports |= dict.fromkeys(self._cell.imports)
         self.parts.imports |= dict.fromkeys(self._calls.imports())
+        self.parts.decorator = self._calls.decorator
         self.parts.notes += cell_comment(self._cell)
         self._edit_code()
         states = StartingStates(
@@ -63,7 +72,8 @@ class PlainScript:
         )
         states.add(self._cell.code)
         self._add_wraps()
-        self.parts.notes += notes_of(request, self._definitions, self._objects, self._cell.code)
+        divided, code = self._calls.divides_batches, self._cell.code
+        self.parts.notes += notes_of(request, self._definitions, self._objects, code, divided)
 
     def _find_objects(self) -> TrainingObjects:
         names = [name for item in self._definitions.items for name in sorted(item.binds)]
@@ -104,7 +114,8 @@ class PlainScript:
             backward_passes += edits.backward_passes
         self._edit_trackers()
         edits = self._edited(self._cell.code)
-        edits.wrap_new_loaders()
+        if self._calls.divides_batches:
+            edits.wrap_new_loaders()
         backward_passes += edits.backward_passes
         if strategy == "zero1":
             numbers += self._use_zero_optimizers(edits.edits)
@@ -141,29 +152,37 @@ class PlainScript:
     def _check_code(self) -> None:
         """Check what trains, in the cell and in the notebook's definitions."""
         cell, values, objects = ast.parse(self._cell.code), self._values, self._objects
-        codes = [self._cell.code, *(item.text for item in self._code_of_definitions())]
-        trees = [cell, *map(ast.parse, codes[1:])]
-        for tree in trees:
-            check_calls(tree, objects, values)
-        check_changes(cell, objects)
         everything = [self._cell.code, *(item.text for item in self._definitions.items)]
+        if self._calls.divides_batches:
+            self._check_divided(cell)
+        else:
+            check_whole_batches(self._request.options.strategy, self._cell.code)
+        check_changes(cell, objects)
         check_frozen(objects, values, "\n".join(everything))
-        check_losses(trees, values)
-        check_zip(cell, objects.loaders)
-        check_shares(trees, self._parts_of == "ShardedLoader")
         check_devices(everything)
         check_order(self._definitions, self._statements)
         bound = {name for item in self._definitions.items for name in item.binds}
         check_names({*self._cell.binds, *bound}, self._cell.reads)
 
+    def _check_divided(self, cell: ast.Module) -> None:
+        """Check that ranks with parts of a batch compute gradients that can be averaged."""
+        values, objects = self._values, self._objects
+        codes = [self._cell.code, *(item.text for item in self._code_of_definitions())]
+        trees = [cell, *map(ast.parse, codes[1:])]
+        for tree in trees:
+            check_calls(tree, objects, values)
+        check_losses(trees, values)
+        check_zip(cell, objects.loaders)
+        check_shares(trees, self._parts_of == "ShardedLoader")
+
     def _edited(self, code: str) -> LoopEdits:
         """Return the edits of one piece of code; a cell that distributes itself is left alone."""
         edits = LoopEdits(SourceEdits(code), self._parts_of)
-        options = self._request.options
-        check_code(edits.edits.tree, self._objects, self._values, options.strategy)
-        if options.strategy != "none":
+        divided = self._calls.divides_batches
+        check_code(edits.edits.tree, self._objects, self._values, divided)
+        if self._request.options.strategy != "none":
             edits.edit()
-            for statement in partial_numbers(edits.edits.tree):
+            for statement in partial_numbers(edits.edits.tree) if divided else ():
                 line = ast.unparse(statement).split("\n")[0]
                 self.parts.notes.append(f"The {COUNTS.format(line=line)}.")
             if self._calls.shards_parameters:
@@ -174,6 +193,8 @@ class PlainScript:
     @property
     def _parts_of(self) -> str:
         """The class of the script of which ranks have parts; empty if there is none."""
+        if not self._calls.divides_batches:
+            return ""
         if self._objects.loaders or "DataLoader(" in self._cell.code:
             return "ShardedLoader"
         return "SharedBatch" if f"{SHARE}(" in self._cell.code else ""
@@ -210,7 +231,7 @@ class PlainScript:
         cell = ast.parse(self._cell.code)
         whole = evaluated_loaders(self._objects.loaders, cell, definitions)
         for name in self._objects.loaders:
-            if name in whole:
+            if name in whole or not self._calls.divides_batches:
                 continue
             self.parts.wraps.append((END + 1, f"{name} = ShardedLoader({name})"))
             self.parts.helpers.add("ShardedLoader")

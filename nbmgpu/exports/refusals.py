@@ -11,17 +11,20 @@ from torch import nn
 from nbmgpu.errors import OptionError, StrategyError, format_message
 from nbmgpu.options.run_options import DEFAULTS, RunOptions
 
+from .loop_edits import SHARE
 from .statements import without_gradients
-from .strategy_calls import REPLICATING, SHARDING
 from .training_objects import TrainingObjects, called_object, loader_is_sharded
 
 WITH_NBMGPU = "--with-nbmgpu, for a script that calls nbmgpu.run"
 
-EXPORTED = (*REPLICATING, *SHARDING, "none")
+REPLICATING = ("ddp", "zero1")
+SHARDING = ("fsdp", "zero2", "hsdp")
+TP = "tp"
+
+EXPORTED = (*REPLICATING, *SHARDING, TP, "none")
 """The strategies that torch has calls for which need no more than a few lines in a script."""
 
 STRATEGIES = {
-    "tp": "its splits of layers are computed from the model, layer by layer",
     "pp": "its stages are cut out of the model's own forward pass",
     "sp": "it replaces attention inside of the model",
     "cp": "it replaces attention inside of the model",
@@ -37,6 +40,7 @@ IN_THE_CELL = {
     "checkpointing": "call torch.utils.checkpoint in the model",
     "steps": "end the loop in the cell",
     "cpu_offload": "remove it",
+    "sequence_parallel": "remove it",
     "fsdp_units": "remove it: lists of layers are sharded layer by layer",
     "mesh": "remove it",
 }
@@ -60,13 +64,14 @@ HARMLESS_METHODS = ("generate",)
 """Methods of models that do not record gradients."""
 
 
-def check_options(options: RunOptions, on_gpu: bool, restarted: str = "") -> None:
+def check_options(options: RunOptions, on_gpu: bool, restarted: str = "", nodes: int = 1) -> None:
     """Check that a script can do what the options say.
 
     Args:
         options: of the script.
         on_gpu: whether its ranks have GPUs.
         restarted: why the run has started again with whole batches, if it has.
+        nodes: number of machines.
 
     Raises:
         OptionError: an option, or the strategy, has no plain equivalent.
@@ -92,6 +97,9 @@ def check_options(options: RunOptions, on_gpu: bool, restarted: str = "") -> Non
         if getattr(options, field) != DEFAULTS[field]:
             what = f"--{field.replace('_', '-')} cannot be exported as a plain script"
             raise OptionError(refused(what, instead))
+    if name == TP and nodes > 1:
+        what = "--strategy tp cannot be exported for several nodes"
+        raise OptionError(refused(what, "--nodes 1, or --strategy hsdp"))
     if options.precision == "fp16":
         what = "--precision fp16 cannot be exported as a plain script: losses have to be scaled"
         raise OptionError(refused(what, "--precision bf16, or a GradScaler in the cell"))
@@ -152,9 +160,15 @@ def _parts(value: Any) -> list[Any]:
 
 
 def check_code(
-    tree: ast.Module, objects: TrainingObjects, values: Mapping[str, Any], strategy: str
+    tree: ast.Module, objects: TrainingObjects, values: Mapping[str, Any], divided: bool
 ) -> None:
     """Check one piece of code: the cell, or a function that it needs.
+
+    Args:
+        tree: the code.
+        objects: what is trained.
+        values: the notebook's objects by name.
+        divided: whether each rank has a part of a batch.
 
     Raises:
         StrategyError: ranks would not have the gradients of one device.
@@ -172,12 +186,23 @@ def check_code(
         match node.func:
             case ast.Attribute(value=ast.Name(id=name), attr=attr):
                 is_partial = name in objects.models and _computes(values[name], attr)
-                if is_partial and strategy != "none" and id(node) not in evaluated:
+                if is_partial and divided and id(node) not in evaluated:
                     what = f"The cell calls {name}.{attr}: ranks average gradients of {name}() only"
                     raise StrategyError(refused(what, f"call {name}.{attr} in its forward"))
-    for loop in ast.walk(tree):
+    for loop in ast.walk(tree) if divided else ():
         if isinstance(loop, ast.For | ast.While) and _has_backward(loop):
             _check_reductions(loop)
+
+
+def check_whole_batches(strategy: str, code: str) -> None:
+    """Check that code leaves batches whole, for a strategy that gives them to every rank.
+
+    Raises:
+        StrategyError: it divides them.
+    """
+    if f"{SHARE}(" in code:
+        what = f"--strategy {strategy} gives every rank the whole batch, and the cell divides it"
+        raise StrategyError(refused(what, f"remove {SHARE}"))
 
 
 def _check_reductions(loop: ast.For | ast.While) -> None:

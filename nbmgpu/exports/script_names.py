@@ -15,7 +15,7 @@ from .refusals import refused
 from .statements import Statement, without_gradients
 
 OWN_NAMES = frozenset({
-    "DATA", "RankBatches", "Replicated", "ShardedLoader", "dist", "full_state_dict",
+    "DATA", "RankBatches", "Replicated", "ShardedLoader", "device_mesh", "dist", "full_state_dict",
     "load_full_state_dict", "main", "mean_over_ranks", "mean_over_shared", "print_once",
     "save_once", "SharedBatch", "SilentWriter",
 })  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 from nbmgpu.errors import StrategyError, format_message
 
 from .definitions import Definitions
-from .refusals import WITH_NBMGPU
+from .refusals import TP, WITH_NBMGPU
 from .request import ExportRequest
 from .script import ScriptParts
 from .training_objects import TrainingObjects
@@ -122,6 +122,8 @@ class StartingStates:
             return
         states = request.random
         if states is None:
+            if request.options.strategy == TP and "seed(" not in code:
+                self._seed_alike(code)
             return
         if states.torch is not None:
             self._load_random("torch.set_rng_state", "random_state", states.torch)
@@ -133,6 +135,13 @@ class StartingStates:
         if states.numpy is not None and _mentions(code, "numpy"):
             self._load_random("np.random.set_state", "numpy_random_state", states.numpy)
             self._import_for("numpy")
+
+    def _seed_alike(self, code: str) -> None:
+        """Let all ranks draw the same numbers; torch's generators start alike in each process."""
+        for module, call in (("random", "random.seed"), ("numpy", "np.random.seed")):
+            if _mentions(code, module):
+                self.parts.wraps.append((END + 2, f"{call}(0)  # alike on all ranks"))
+                self._import_for(module)
 
     def _import_for(self, module: str) -> None:
         self.parts.imports["import random" if module == "random" else "import numpy as np"] = None

@@ -12,7 +12,10 @@ import torch
 from torch import nn
 
 from nbmgpu.options.run_options import RunOptions
+from nbmgpu.strategies.tp.named_plan import NamedPlan
 
+from . import parallel_plan
+from .refusals import REPLICATING, SHARDING, TP
 from .source_edits import SourceEdits
 from .training_objects import called_object
 
@@ -23,15 +26,13 @@ ZERO = "from torch.distributed.optim import ZeroRedundancyOptimizer"
 MESH = "from torch.distributed.device_mesh import init_device_mesh"
 HOOKS = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"
 
-REPLICATING = ("ddp", "zero1")
-SHARDING = ("fsdp", "zero2", "hsdp")
-
 SUMMARIES = {
     "ddp": "DistributedDataParallel",
     "zero1": "DistributedDataParallel and ZeroRedundancyOptimizer",
     "fsdp": "FSDP2 (fully_shard)",
     "zero2": "FSDP2 (fully_shard) that keeps gathered parameters until the backward pass",
     "hsdp": "FSDP2 (fully_shard) inside groups of ranks, replicated between them",
+    "tp": "tensor parallelism (parallelize_module)",
     "none": "torch.distributed, as the cell itself says",
 }
 """What each strategy is called in the header of a script."""
@@ -56,7 +57,17 @@ class StrategyCalls:
     @property
     def shards_parameters(self) -> bool:
         """Whether optimizers have to be made after models are distributed."""
-        return self.options.strategy in SHARDING
+        return self.options.strategy in (*SHARDING, TP)
+
+    @property
+    def divides_batches(self) -> bool:
+        """Whether each rank has a part of a batch; else all ranks have the whole one."""
+        return self.options.strategy in (*REPLICATING, *SHARDING)
+
+    @property
+    def decorator(self) -> str:
+        """The decorator of the script's ``main``, or an empty string."""
+        return parallel_plan.DECORATOR if self.options.strategy == TP else ""
 
     def imports(self) -> list[str]:
         """Return the import statements that ``wrap`` needs."""
@@ -65,24 +76,38 @@ class StrategyCalls:
             found = [DDP] if not self.unwraps else []
             found += [HOOKS] if options.compress else []
             return found + ([ZERO] if options.strategy == "zero1" else [])
+        if options.strategy == TP:
+            return list(parallel_plan.IMPORTS)
         if self.shards_parameters:
             found = [MIXED if options.precision == "bf16" else FULLY_SHARD]
             return found + ([MESH] if options.strategy == "hsdp" else [])
         return []
 
     def wrap(self, name: str, model: nn.Module | None) -> list[str]:
-        """Return the statements that distribute the model ``name``, which exists."""
+        """Return the statements that distribute the model ``name``, which exists.
+
+        Args:
+            name: of the model.
+            model: the model; None if the cell makes it.
+
+        Raises:
+            StrategyError: the strategy needs the model for that, or cannot split it.
+        """
         options = self.options
         before = [f"{name}.compile()"] if options.compile else []
-        if options.sync_batchnorm:
+        if options.sync_batchnorm and self.divides_batches:
             before.append(f"{name} = torch.nn.SyncBatchNorm.convert_sync_batchnorm({name})")
-        if options.precision == "bf16" and not self.shards_parameters:
+        if options.precision == "bf16" and options.strategy not in SHARDING:
             device = "cuda" if self.on_gpu else "cpu"
             before.append(
                 f'{name}.forward = torch.autocast("{device}", torch.bfloat16)({name}.forward)'
             )
         if options.strategy in REPLICATING:
             return [*before, *self._replicate(name)]
+        if options.strategy == TP:
+            named = NamedPlan.of(options.tp_plan)
+            split = parallel_plan.parallelize(name, model, named, self.world_size)
+            return [*before, parallel_plan.mesh(self.on_gpu), *split]
         if self.shards_parameters:
             return [*before, *self._shard(name, model)]
         return before
@@ -109,8 +134,8 @@ class StrategyCalls:
             device = "cuda" if self.on_gpu else "cpu"
             sizes = "(2, dist.get_world_size() // 2)"
             dimensions = 'mesh_dim_names=("replicate", "shard")'
-            before.append(f'mesh = init_device_mesh("{device}", {sizes}, {dimensions})')
-            arguments += ", mesh=mesh"
+            before.append(f'device_mesh = init_device_mesh("{device}", {sizes}, {dimensions})')
+            arguments += ", mesh=device_mesh"
         if options.precision == "bf16":
             policy = "param_dtype=torch.bfloat16, reduce_dtype=torch.float32"
             before.append(f"precision = MixedPrecisionPolicy({policy}, output_dtype=torch.float32)")

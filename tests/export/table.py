@@ -311,3 +311,55 @@ model = BertForSequenceClassification(config)
 """What is exported for ddp; a part also for other strategies."""
 
 BY_NAME = {entry.name: entry for entry in TABLE}
+
+TENSOR_PARALLEL = [
+    exported("a Llama model with tied embeddings", """
+        for (x,) in loader:
+            opt.zero_grad()
+            loss = model(input_ids=x, labels=x).loss
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            opt.step()
+        """, loader="""
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        tokens = torch.randint(40, (22, 6))
+        loader = DataLoader(TensorDataset(tokens), batch_size=5)
+        """, model="""
+config = LlamaConfig(
+    vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, intermediate_size=32, tie_word_embeddings=True)
+model = LlamaForCausalLM(config)
+        """, opt="opt = torch.optim.AdamW(model.parameters(), lr=1e-3)",
+        expected=('"model.layers.*.self_attn.q_proj": ColwiseParallel(),',
+                  '"model.layers.*.mlp.down_proj": RowwiseParallel(),',
+                  "model.lm_head.weight = model.model.embed_tokens.weight")),
+    exported("an encoder and a stack of layers", """
+        for x, y in loader:
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            opt.step()
+        model.eval()
+        with torch.no_grad():
+            print(model(tokens).mean().item())
+        """, loader="""
+        class Encoder(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embed = nn.Embedding(40, 16)
+                layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+                self.layers = nn.TransformerEncoder(layer, 2)
+                self.head = nn.Sequential(nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 40))
+
+            def forward(self, x):
+                return self.head(self.layers(self.embed(x)).mean(1))
+
+        tokens = torch.randint(40, (22, 6))
+        loader = DataLoader(TensorDataset(tokens, tokens[:, 0]), batch_size=5, shuffle=True)
+        """, model="model = Encoder()",
+        opt="opt = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, foreach=True)",
+        expected=('"layers.layers.*.linear1": ColwiseParallel(output_layouts=Replicate()),',
+                  '"head.0": ColwiseParallel(),', "set_fastpath_enabled(False)")),
+]  # fmt: skip
+"""What is exported for tp alone."""

@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 from exporting import Notebook, compare, torchrun
 from idioms.notebook import working_directory
-from table import BY_NAME, DEFINITIONS, IMPORTS, LOADER, MODEL, SGD, TABLE, TRAIN, Exported
+from table import (
+    BY_NAME,
+    DEFINITIONS,
+    IMPORTS,
+    LOADER,
+    MODEL,
+    SGD,
+    TABLE,
+    TENSOR_PARALLEL,
+    TRAIN,
+    Exported,
+)
 
 OFTEN = {
     "an uneven batch size", "evaluation and a plateau", "functions of earlier cells",
@@ -30,6 +41,14 @@ OTHERS = [
     ("zero1", "all made in the cell"),
     ("zero1", "frozen layers and parameter groups"),
     ("zero2", "Adam"),
+    ("tp", "functions of earlier cells"),
+    ("tp", "clipping"),
+    ("tp", "a model trained in an earlier cell"),
+    ("tp", "evaluation and a plateau"),
+    ("tp", "two models"),
+    ("tp", "a model of transformers"),
+    ("tp", "a generator"),
+    ("tp", "the best state"),
     ("fsdp", "a model trained in an earlier cell"),
     ("fsdp", "all made in the cell"),
 ]
@@ -43,6 +62,7 @@ def marked(strategy: str, entry: Exported, often: bool) -> object:
 CASES = [
     *(marked("ddp", entry, entry.name in OFTEN) for entry in TABLE),
     *(marked(s, BY_NAME[name], place < 2) for place, (s, name) in enumerate(OTHERS)),
+    *(marked("tp", entry, place == 0) for place, entry in enumerate(TENSOR_PARALLEL)),
 ]
 
 
@@ -53,7 +73,7 @@ def test_the_script_trains_as_ranks_do(strategy: str, entry: Exported, tmp_path:
     )
     text = exported.path.read_text()
     assert difference < 1e-5, text
-    if strategy == "ddp":
+    if strategy == "ddp" or entry in TENSOR_PARALLEL:
         for source in entry.expected:
             assert source in text, text
         assert len(exported.notes) == entry.notes, exported.notes

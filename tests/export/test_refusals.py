@@ -24,6 +24,16 @@ def notebook() -> Notebook:
 
 REFUSED = {
     "pp": ({"strategy": "pp"}, TRAIN, "--strategy ddp or zero1 or fsdp"),
+    "layers that no style splits": (
+        {"strategy": "tp"},
+        "small = nn.LayerNorm(8)\nsmall(X).sum().backward()",
+        "make the model in an earlier cell",
+    ),
+    "a share under tp": (
+        {"strategy": "tp"},
+        "import nbmgpu\n" + TRAIN.replace("in loader", "in nbmgpu.share(X, Y)"),
+        "remove nbmgpu.share",
+    ),
     "deepspeed": ({"strategy": "deepspeed_stage_2"}, TRAIN, "its engine takes over"),
     "whole batches": ({"exact": "always"}, TRAIN, "--exact never"),
     "accumulate": ({"accumulate": 2}, TRAIN, "--accumulate cannot"),
