@@ -121,6 +121,29 @@ def load_full_state_dict(model, state):
     set_model_state_dict(model, state, options=options)
 '''
 
+ENGINE_STATE_DICT = '''
+def engine_state_dict(engine):
+    """Return the whole state of an engine's model; all ranks have to call it."""
+    with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
+        state = engine.module.state_dict()
+        return {name: value.detach().cpu().clone() for name, value in state.items()}
+'''
+
+ENGINE_OPTIMIZER = '''
+class EngineOptimizer(torch.optim.Optimizer):
+    """The optimizer of a DeepSpeed engine, whose step is the engine's."""
+
+    def __init__(self, engine):
+        self.__setstate__(engine.basic_optimizer.__getstate__())
+        self.engine = engine
+
+    def step(self):
+        self.engine.step()
+
+    def zero_grad(self, set_to_none=True):
+        self.engine.optimizer.zero_grad(set_to_none)
+'''
+
 SILENT_WRITER = '''
 class SilentWriter:
     """Stands for a SummaryWriter on the other ranks: it takes all calls, and writes nothing."""
@@ -163,6 +186,8 @@ HELPERS = {
     "save_once": SAVE_ONCE,
     "full_state_dict": FULL_STATE_DICT,
     "load_full_state_dict": LOAD_FULL_STATE_DICT,
+    "engine_state_dict": ENGINE_STATE_DICT,
+    "EngineOptimizer": ENGINE_OPTIMIZER,
     "SilentWriter": SILENT_WRITER,
     "Replicated": REPLICATED,
 }

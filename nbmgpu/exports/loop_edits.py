@@ -77,14 +77,14 @@ class LoopEdits:
                 self.edits.surround(node, "ShardedLoader(", ")")
                 self.used.add("ShardedLoader")
 
-    def replace_state_dicts(self, models: set[str]) -> None:
+    def replace_state_dicts(self, models: set[str], helper: str = "full_state_dict") -> None:
         """Gather the states of sharded models where the code asks for them, and load whole ones."""
         for node in ast.walk(self.edits.tree):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr) as function):
                     if name in models and attr == "state_dict":
-                        self.edits.replace(node, f"full_state_dict({name})")
-                        self.used.add("full_state_dict")
+                        self.edits.replace(node, f"{helper}({name})")
+                        self.used.add(helper)
                     elif name in models and attr == "load_state_dict" and len(node.args) == 1:
                         self.edits.replace(function, "load_full_state_dict")
                         self.edits.surround(node.args[0], f"{name}, ", "")

@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from nbmgpu.errors import StrategyError, format_message
 
 from .cell_code import imported_values, read_cell_code
+from .deepspeed_calls import EngineOptions, check_unused, initialize
 from .definitions import Item
 from .loop_edits import COUNTS, SHARE, LoopEdits, evaluated_loaders, partial_numbers
 from .loss_checks import check_losses
@@ -49,6 +50,7 @@ class PlainScript:
         """
         check_options(request.options, request.on_gpu, request.restarted, request.nodes)
         self._request = request
+        self._engine = EngineOptions()
         self._cell = read_cell_code(request.cell, request.transform)
         self._values = {**imported_values(self._cell.imports), **request.values}
         self._statements = read_statements(request.cells, request.transform)
@@ -185,8 +187,12 @@ class PlainScript:
             for statement in partial_numbers(edits.edits.tree) if divided else ():
                 line = ast.unparse(statement).split("\n")[0]
                 self.parts.notes.append(f"The {COUNTS.format(line=line)}.")
+            names = {*self._objects.models, *self._objects.made_models}
             if self._calls.shards_parameters:
-                edits.replace_state_dicts({*self._objects.models, *self._objects.made_models})
+                edits.replace_state_dicts(names)
+            if self._calls.has_engine:
+                self._engine.read(edits.edits)
+                edits.replace_state_dicts(names, "engine_state_dict")
         self.parts.helpers |= edits.used
         return edits
 
@@ -224,6 +230,8 @@ class PlainScript:
             if self._calls.shards_parameters:
                 place = self._first_optimizer(name)
             lines = self._calls.wrap(name, self._values[name])
+            if self._calls.has_engine:
+                lines += self._initialize_engine(name)
             self.parts.wraps.append((place, "\n".join(lines)))
         definitions = {
             name: item.text for item in self._code_of_definitions() for name in item.binds
@@ -244,6 +252,16 @@ class PlainScript:
                 self.parts.helpers.add("full_state_dict")
         if self._calls.unwraps and self._request.options.strategy in REPLICATING:
             self.parts.helpers.add("Replicated")
+
+    def _initialize_engine(self, model: str) -> list[str]:
+        """Return the statements that make DeepSpeed's engine, and use its helpers."""
+        request, objects = self._request, self._objects
+        lines = initialize(model, objects, self._values, request.options.strategy, self._engine)
+        if request.at_start:
+            for name in objects.of_kind("optimizer"):
+                check_unused(name, self._values[name])
+        self.parts.helpers |= {"EngineOptimizer", "engine_state_dict"}
+        return lines
 
     def _first_optimizer(self, model: str) -> float:
         """Return a position after a model is made and before the optimizers that train it.

@@ -19,10 +19,11 @@ WITH_NBMGPU = "--with-nbmgpu, for a script that calls nbmgpu.run"
 
 REPLICATING = ("ddp", "zero1")
 SHARDING = ("fsdp", "zero2", "hsdp")
+DEEPSPEED = tuple(f"deepspeed_stage_{s}" for s in ("1", "2", "3", "2_offload", "3_offload"))
 TP = "tp"
 
-EXPORTED = (*REPLICATING, *SHARDING, TP, "none")
-"""The strategies that torch has calls for which need no more than a few lines in a script."""
+EXPORTED = (*REPLICATING, *SHARDING, *DEEPSPEED, TP, "none")
+"""The strategies for which torch or DeepSpeed have calls that need a few lines in a script."""
 
 STRATEGIES = {
     "pp": "its stages are cut out of the model's own forward pass",
@@ -30,7 +31,6 @@ STRATEGIES = {
     "cp": "it replaces attention inside of the model",
     "dp": "it has one process",
     "mp": "it has one process, which spreads layers over GPUs",
-    "deepspeed": "its engine takes over backward passes, steps and clipping of the cell",
 }
 """Why the others are not exported, by a part of their names."""
 
@@ -41,6 +41,7 @@ IN_THE_CELL = {
     "steps": "end the loop in the cell",
     "cpu_offload": "remove it",
     "sequence_parallel": "remove it",
+    "deepspeed_config": "remove it, and write its keys into the script",
     "fsdp_units": "remove it: lists of layers are sharded layer by layer",
     "mesh": "remove it",
 }
@@ -78,8 +79,7 @@ def check_options(options: RunOptions, on_gpu: bool, restarted: str = "", nodes:
     """
     name = options.strategy
     if name not in EXPORTED:
-        parts = name.replace("deepspeed_", "deepspeed+").split("+")
-        reason = next((why for part, why in STRATEGIES.items() if part in parts), "")
+        reason = next((why for part, why in STRATEGIES.items() if part in name.split("+")), "")
         what = f"Strategy {name} cannot be exported as a plain script"
         what += f": {reason}" if reason else ""
         raise OptionError(refused(what, f"--strategy {' or '.join(EXPORTED[:3])}"))
@@ -100,6 +100,9 @@ def check_options(options: RunOptions, on_gpu: bool, restarted: str = "", nodes:
     if name == TP and nodes > 1:
         what = "--strategy tp cannot be exported for several nodes"
         raise OptionError(refused(what, "--nodes 1, or --strategy hsdp"))
+    if name in DEEPSPEED and options.precision != DEFAULTS["precision"]:
+        what = f"--precision {options.precision} cannot be exported for DeepSpeed"
+        raise OptionError(refused(what, "--strategy zero1 or fsdp, or without it"))
     if options.precision == "fp16":
         what = "--precision fp16 cannot be exported as a plain script: losses have to be scaled"
         raise OptionError(refused(what, "--precision bf16, or a GradScaler in the cell"))

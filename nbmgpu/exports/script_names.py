@@ -15,7 +15,8 @@ from .refusals import refused
 from .statements import Statement, without_gradients
 
 OWN_NAMES = frozenset({
-    "DATA", "RankBatches", "Replicated", "ShardedLoader", "device_mesh", "dist", "full_state_dict",
+    "DATA", "RankBatches", "Replicated", "ShardedLoader", "device_mesh", "dist", "EngineOptimizer",
+    "engine_state_dict", "full_state_dict",
     "load_full_state_dict", "main", "mean_over_ranks", "mean_over_shared", "print_once",
     "save_once", "SharedBatch", "SilentWriter",
 })  # fmt: skip

@@ -74,8 +74,10 @@ class StartingStates:
             if not (self._values[name].state or schedulers or self._has_new_rate(name)):
                 continue
             whole = stored_state(name, self._values[name])
-            started = self._sharded_state(name) if self._sharded else whole
-            self.parts.states.append((END + 1.5, started))
+            if self._sharded:
+                self.parts.states.append((END + 1.5, self._sharded_state(name)))
+            else:
+                self.parts.states.append((END + 0.5, whole))
         for name in schedulers:
             self.parts.states.append((END, stored_state(name, self._values[name])))
         for name in self._objects.of_kind("generator"):

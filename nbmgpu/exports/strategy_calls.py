@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from nbmgpu.errors import StrategyError
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.strategies.tp.named_plan import NamedPlan
 
 from . import parallel_plan
-from .refusals import REPLICATING, SHARDING, TP
+from .refusals import DEEPSPEED, REPLICATING, SHARDING, TP, refused
 from .source_edits import SourceEdits
 from .training_objects import called_object
 
@@ -33,6 +34,7 @@ SUMMARIES = {
     "zero2": "FSDP2 (fully_shard) that keeps gathered parameters until the backward pass",
     "hsdp": "FSDP2 (fully_shard) inside groups of ranks, replicated between them",
     "tp": "tensor parallelism (parallelize_module)",
+    **{name: f"DeepSpeed (ZeRO stage {name[16:].replace('_', ' with ')})" for name in DEEPSPEED},
     "none": "torch.distributed, as the cell itself says",
 }
 """What each strategy is called in the header of a script."""
@@ -62,7 +64,12 @@ class StrategyCalls:
     @property
     def divides_batches(self) -> bool:
         """Whether each rank has a part of a batch; else all ranks have the whole one."""
-        return self.options.strategy in (*REPLICATING, *SHARDING)
+        return self.options.strategy in (*REPLICATING, *SHARDING, *DEEPSPEED)
+
+    @property
+    def has_engine(self) -> bool:
+        """Whether an engine of DeepSpeed takes the steps."""
+        return self.options.strategy in DEEPSPEED
 
     @property
     def decorator(self) -> str:
@@ -76,6 +83,8 @@ class StrategyCalls:
             found = [DDP] if not self.unwraps else []
             found += [HOOKS] if options.compress else []
             return found + ([ZERO] if options.strategy == "zero1" else [])
+        if self.has_engine:
+            return ["import deepspeed"]
         if options.strategy == TP:
             return list(parallel_plan.IMPORTS)
         if self.shards_parameters:
@@ -102,6 +111,9 @@ class StrategyCalls:
             before.append(
                 f'{name}.forward = torch.autocast("{device}", torch.bfloat16)({name}.forward)'
             )
+        if self.has_engine and model is None:
+            what = f"DeepSpeed's engine is made before the cell, and the cell makes `{name}`"
+            raise StrategyError(refused(what, "make model and optimizer in an earlier cell"))
         if options.strategy in REPLICATING:
             return [*before, *self._replicate(name)]
         if options.strategy == TP:
@@ -152,6 +164,8 @@ class StrategyCalls:
         """Return an expression for the whole state of a distributed model, on all ranks."""
         if self.options.strategy in REPLICATING:
             return f"{name}.module.state_dict()"
+        if self.has_engine:
+            return f"engine_state_dict({name})"
         return f"full_state_dict({name})" if self.shards_parameters else f"{name}.state_dict()"
 
 

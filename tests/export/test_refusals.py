@@ -34,7 +34,35 @@ REFUSED = {
         "import nbmgpu\n" + TRAIN.replace("in loader", "in nbmgpu.share(X, Y)"),
         "remove nbmgpu.share",
     ),
-    "deepspeed": ({"strategy": "deepspeed_stage_2"}, TRAIN, "its engine takes over"),
+    "a model made in the cell, for an engine": (
+        {"strategy": "deepspeed_stage_2"},
+        f"net = Net()\nopt = torch.optim.SGD(net.parameters(), 0.1)\n{TRAIN}",
+        "in an earlier cell",
+    ),
+    "gradients under DeepSpeed": (
+        {"strategy": "deepspeed_stage_2"},
+        TRAIN.replace("opt.step()", "print(model.head.weight.grad)\n        opt.step()"),
+        "reads gradients",
+    ),
+    "clipping under a condition": (
+        {"strategy": "deepspeed_stage_3"},
+        TRAIN.replace(
+            "opt.step()",
+            "if epoch:\n            nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+            "        opt.step()",
+        ),
+        "conditional or read",
+    ),
+    "precision under DeepSpeed": (
+        {"strategy": "deepspeed_stage_2", "precision": "bf16"},
+        TRAIN,
+        "--precision bf16 cannot",
+    ),
+    "LBFGS under DeepSpeed": (
+        {"strategy": "deepspeed_stage_1"},
+        "opt = torch.optim.LBFGS(model.parameters())\n" + TRAIN,
+        "made before the cell",
+    ),
     "whole batches": ({"exact": "always"}, TRAIN, "--exact never"),
     "accumulate": ({"accumulate": 2}, TRAIN, "--accumulate cannot"),
     "a loader and a shared batch": (
