@@ -2,8 +2,8 @@
 
 - What is exported: ``request``; what cannot be: ``refusals``.
 - The notebook's part of a script: ``statements``, ``definitions`` and ``values``.
-- The distributed part: ``training_objects``, ``strategy_calls``, ``loop_edits`` on top of
-  ``source_edits``, and ``helper_sources``.
+- The distributed part: ``training_objects``; ``strategy_calls``, ``parallel_plan`` and
+  ``deepspeed_calls``; ``loop_edits`` on top of ``source_edits``; ``helper_sources``.
 - ``script`` assembles both; ``nbmgpu_script`` is the short form that calls nbmgpu.
 - ``report_page`` writes the page.
 """

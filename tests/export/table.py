@@ -100,7 +100,8 @@ TABLE = [
         more="sched = torch.optim.lr_scheduler.StepLR(opt, 3, 0.5)",
         expected=("sched = torch.optim.lr_scheduler.StepLR(opt, 3, 0.5)",)),
     exported("a scheduler made in the cell",
-        "sched = torch.optim.lr_scheduler.OneCycleLR(opt, 0.2, total_steps=12)\n" + TRAIN.replace("opt.step()", "opt.step()\n        sched.step()")),
+        "sched = torch.optim.lr_scheduler.OneCycleLR(opt, 0.2, total_steps=12)\n"
+        + TRAIN.replace("opt.step()", "opt.step()\n        sched.step()")),
     exported("batches that the cell makes", """
         losses = []
         for epoch in range(2):
