@@ -15,6 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv-bench
 OLDEST := .venv-oldest
+AIM := .venv-aim
 DEMO := $(VENV)/.demo
 FRONT := $(VENV)/.front
 TEST := $(VENV)/.test
@@ -29,7 +30,7 @@ WATCHED := build/labextensions
 JLPM := cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab env front watch docs docs-serve test test-oldest test-all matrix check format bench chromium slurm clean
+.PHONY: help demo lab env front watch docs docs-serve test test-oldest test-aim test-all matrix check format bench chromium slurm clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -70,15 +71,22 @@ matrix: $(TEST) $(FRONT)
 	$(BIN)/python -m pytest tests $(TOGETHER) -m "matrix and not alone" $(MATRIXFLAGS)
 	$(if $(MATRIXFLAGS),,$(BIN)/python -m pytest -m "matrix and alone" $(ALONE))
 
-# Everything else is that of .venv: only what is installed on top is old.  Versions as in Colab.
-test-oldest: $(TEST)  ## run tests of the kernel with the oldest IPython, ipykernel and ipywidgets
-	test -d $(OLDEST) || $(BIN)/python -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip --disable-pip-version-check install -qq \
-		ipython==7.34.0 ipykernel==6.17.1 ipywidgets==7.7.1 'setuptools<81'
+# Environments that differ from .venv in what is installed on top of it.
+define other_environment
+	test -d $(1) || $(BIN)/python -m venv $(1)
+	$(1)/bin/python -m pip --disable-pip-version-check install -qq $(2)
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
-		> $$($(OLDEST)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/others.pth
+		> $$($(1)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/others.pth
+endef
+
+test-oldest: $(TEST)  ## run tests of the kernel with IPython, ipykernel and ipywidgets as old as in Colab
+	$(call other_environment,$(OLDEST),ipython==7.34.0 ipykernel==6.17.1 ipywidgets==7.7.1 'setuptools<81')
 	PYTHONPATH=$(CURDIR) $(OLDEST)/bin/python -m pytest -W default -m "not matrix" -p no:xdist \
 		tests/kernel/test_extension_loading.py tests/kernel/test_tutorial.py tests/kernel/test_cell_output.py
+
+test-aim: $(TEST)  ## run the tests of Aim, which needs older versions of other packages
+	$(call other_environment,$(AIM),aim==3.29.1 'setuptools<81')
+	PYTHONPATH=$(CURDIR) $(AIM)/bin/python -m pytest -W default -p no:xdist tests/kernel/test_aim.py
 
 check: $(TEST) $(FRONT)  ## lint and check types
 	$(JLPM) check
