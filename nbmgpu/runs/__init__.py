@@ -9,5 +9,6 @@
 - ``replacement``, ``held_ranks``, ``stop_request``, ``undo_log``, ``reference``: what processes of
   a run leave for one another.
 - ``shard_table``, ``profile_table``, ``stacks``, ``post_mortem``: what a rank reports in detail.
-- ``labels``, ``cleaning``, ``deletion``: names, tags and notes; which runs are removed.
+- ``labels``, ``folder_size``, ``cleaning``, ``deletion``: names, tags and notes; sizes; which runs
+  are removed.
 """

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from nbmgpu.errors import OptionError
 
 from .events import ACTIVE_STATES
+from .folder_size import measure
 from .run import Run
 
 UNCERTAIN = {*ACTIVE_STATES, "lost"}
@@ -41,21 +40,9 @@ class CleanCriteria:
     keep_tagged: bool = False
 
 
-def folder_size(folder: Path) -> int:
-    """Return the bytes that the files below ``folder`` take on the disk, links not followed."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
-            except OSError:  # removed meanwhile
-                continue
-    return total
-
-
 def sizes(runs: Iterable[Run]) -> list[RunSize]:
     """Return the size of each run."""
-    return [RunSize(run, folder_size(run.folder)) for run in runs]
+    return [RunSize(run, measure(run.folder).nbytes) for run in runs]
 
 
 def meeting(found: Iterable[RunSize], criteria: CleanCriteria) -> list[RunSize]:

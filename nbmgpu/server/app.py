@@ -16,7 +16,7 @@ from .metrics import MetricsHandler
 from .picker import PickHandler
 from .ranks import RanksHandler
 from .run_comparison import CompareHandler
-from .runs import RunHandler, RunsHandler, StopHandler, SummaryHandler
+from .runs import DiskUsageHandler, RunHandler, RunsHandler, StopHandler, SummaryHandler
 from .services import KEY, Services
 from .status import StatusHandler
 from .streams import RunStream, UpdateStream
@@ -45,6 +45,7 @@ ROUTES = [
     (API + "/pick", PickHandler),
     (API + "/stream", UpdateStream),
     (API + "/runs", RunsHandler),
+    (API + "/disk", DiskUsageHandler),
     (API + "/compare", CompareHandler),
     (RUN, RunHandler),
     (RUN + "/summary", SummaryHandler),

@@ -70,6 +70,14 @@ class RunList:
 
 
 @dataclass(frozen=True)
+class DiskUsage:
+    """What all runs take on the disk, in bytes, and how many they are."""
+
+    runs: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class Update:
     """A message of the stream: the changes since the last message, at most once a second.
 

@@ -1,4 +1,4 @@
-"""``runs``: list them, show, stop and delete one."""
+"""``runs``: list and measure them, show, stop and delete one."""
 
 from __future__ import annotations
 
@@ -28,6 +28,16 @@ class RunsHandler(Handler):
         """Answer with a ``RunList`` of ``limit`` runs, older than the run ``before`` if given."""
         limit, before = self.number("limit", DEFAULT_LIMIT), self.get_query_argument("before", "")
         self.answer(await self.services.run_in_thread(self.services.lines.newest, limit, before))
+
+
+class DiskUsageHandler(Handler):
+    """The size of all runs."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Answer with a ``DiskUsage``."""
+        self.answer(await self.services.disk_usage())
 
 
 class RunHandler(Handler):

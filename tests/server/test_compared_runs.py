@@ -1,7 +1,10 @@
 """The routes of comparisons and labels."""
 
 import pytest
+from jupyter_server_process import REPOSITORY
 from test_run_list import ids, play
+
+from nbmgpu.report.run_comparison import MAX_RUNS
 
 
 def test_runs_are_compared_in_the_requested_order(runs, stage):
@@ -70,3 +73,8 @@ def test_wrong_labels_are_refused(runs, stage, body):
     assert answer.status == 400
     assert answer.json["message"].endswith(".")
     assert not (run.folder / "labels.json").exists()
+
+
+def test_the_sidebar_offers_as_many_runs_as_can_be_compared():
+    tools = REPOSITORY / "labextension" / "src" / "lab" / "sidebar" / "tools.ts"
+    assert f"MAX_COMPARED = {MAX_RUNS};" in tools.read_text()

@@ -61,7 +61,7 @@ def test_runs_are_filtered_compared_and_renamed(lab, page, shoot):
     sidebar.get_by_role("searchbox", name="Filter runs").fill("")
     expect(cards).to_have_count(3)
     expect(cards.locator("input:checked")).to_have_count(2)
-    expect(compare).to_have_text("Compare (2)")
+    expect(sidebar.locator(".nbmgpu-RunTools-count")).to_have_text("2 selected")
     compare.click()
 
     tab = page.get_by_role("region", name="Comparison of runs")

@@ -45,6 +45,12 @@ export interface RunList {
   more: boolean;
 }
 
+/** What all runs take on the disk, in bytes, and how many they are. */
+export interface DiskUsage {
+  runs: number;
+  nbytes: number;
+}
+
 /** A message of the stream: the changes since the last message, at most once a second. */
 export interface Update {
   /** all devices. */

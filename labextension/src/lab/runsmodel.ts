@@ -3,7 +3,7 @@ import { Signal } from '@lumino/signaling';
 
 import type { LogPage, LogRequest, RunLine } from '../generated/report';
 import type { RunLabels } from '../generated/runs';
-import type { RunSummary, Update } from '../generated/server';
+import type { DiskUsage, RunSummary, Update } from '../generated/server';
 import type { RunsServer, ServerConnectionState, Stream } from '../server';
 import {
   EMPTY,
@@ -38,6 +38,10 @@ export class RunsModel implements IRunsModel, IDisposable {
     const oldest = this.state.runs.at(-1)?.id ?? '';
     const older = await this.server.runs(oldest);
     this.setState(withOlder(this.state, older));
+  }
+
+  diskUsage(): Promise<DiskUsage> {
+    return this.server.diskUsage();
   }
 
   summary(id: string): Promise<RunSummary> {

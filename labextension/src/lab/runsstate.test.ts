@@ -5,6 +5,7 @@ import type { Update } from '../generated/server';
 import {
   EMPTY,
   endedRuns,
+  isKnownToBeGone,
   isKnownToBeOver,
   matchingRuns,
   runningRuns,
@@ -88,4 +89,19 @@ test('a filter finds runs by all of its words, in any text and case', () => {
   expect(ids(matchingRuns(runs, 'ddp best'))).toEqual([]);
   const state = withLabels({ ...EMPTY, runs }, '1', { name: 'a', tags: [], note: '' });
   expect(state.runs.map(each => each.labels.name)).toEqual(['a', 'large lr']);
+});
+
+test('a run that is not in the list is gone only if the list has runs as old as it', () => {
+  const state = withUpdate(
+    EMPTY,
+    update([line('5', true), line('3', true)], { more: true })
+  );
+  expect(['2', '3', '4', '6'].filter(id => isKnownToBeGone(state, id))).toEqual([
+    '4',
+    '6'
+  ]);
+  expect(isKnownToBeGone({ ...state, more: false }, '2')).toBe(true);
+  // Before the server has sent its list, and with an empty one.
+  expect(isKnownToBeGone({ ...EMPTY, connection: 'live' }, '2')).toBe(false);
+  expect(isKnownToBeGone(withUpdate(EMPTY, update([])), '2')).toBe(true);
 });

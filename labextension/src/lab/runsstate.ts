@@ -9,6 +9,8 @@ import { headlineText, stateText } from '../view/words';
 export interface IRunsState {
   readonly connection: ConnectionState;
   readonly devices: readonly DeviceUsage[];
+  /** Whether the server has sent its list of runs, which may be empty. */
+  readonly listed: boolean;
   /** Newest first. */
   readonly runs: readonly RunLine[];
   /** Whether there are older runs than those in `runs`. */
@@ -28,6 +30,7 @@ export type ConnectionState = ServerConnectionState | 'waiting';
 export const EMPTY: IRunsState = {
   connection: 'waiting',
   devices: [],
+  listed: false,
   runs: [],
   more: false,
   older: false,
@@ -56,6 +59,7 @@ export function withUpdate(state: IRunsState, update: Update): IRunsState {
     ...state,
     connection: 'live',
     devices: update.devices,
+    listed: true,
     runs: merged(remaining, update.runs),
     // Once older runs are loaded, their response says whether there are more.
     more: state.older ? state.more : update.more,
@@ -136,6 +140,14 @@ export function isKnownToBeOver(
     return !isRunning(listed);
   }
   return connection === 'live' && more && id < runs[runs.length - 1].id;
+}
+
+/**
+ * Whether a run is known to be deleted: it is not in the list, although that has runs as old as it.
+ */
+export function isKnownToBeGone({ listed, more, runs }: IRunsState, id: string): boolean {
+  const oldest = more ? (runs.at(-1)?.id ?? '') : '';
+  return listed && id > oldest && !runs.some(run => run.id === id);
 }
 
 /** The runs that were running in `before` and are over in `after`. */

@@ -3,7 +3,7 @@ import type { ISignal } from '@lumino/signaling';
 
 import type { LogPage, LogRequest, RunLine } from '../generated/report';
 import type { RunLabels } from '../generated/runs';
-import type { RunSummary } from '../generated/server';
+import type { DiskUsage, RunSummary } from '../generated/server';
 import type { IRunsState } from './runsstate';
 
 /** The user settings. */
@@ -28,6 +28,8 @@ export interface IRunsModel {
   readonly ended: ISignal<IRunsModel, RunLine>;
   /** Load runs older than those in the state. */
   loadOlder(): Promise<void>;
+  /** What the folders of all runs take on the disk. */
+  diskUsage(): Promise<DiskUsage>;
   /** The summary of a finished run. */
   summary(id: string): Promise<RunSummary>;
   /** A page of the logs of a run. */

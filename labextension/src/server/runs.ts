@@ -14,6 +14,7 @@ import type {
 import type { RunLabels } from '../generated/runs';
 import type {
   Catalogue,
+  DiskUsage,
   Update,
   PickRequest,
   RunList,
@@ -53,6 +54,11 @@ export class RunsServer {
   /** The newest runs, or the newest of those before the run `before`. */
   runs(before = '', limit = 200): Promise<RunList> {
     return this.getJson('runs', { before, limit });
+  }
+
+  /** What the folders of all runs take on the disk. */
+  diskUsage(): Promise<DiskUsage> {
+    return this.getJson('disk');
   }
 
   /** All parts of a run. */

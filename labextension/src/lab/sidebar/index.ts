@@ -4,12 +4,14 @@ import {
   type JupyterFrontEndPlugin
 } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
+import { IStateDB } from '@jupyterlab/statedb';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { CommandIDs } from '../commandids';
 import { mgpuIcon } from '../icons';
 import { languageOf } from '../times';
 import { IRunsModel } from '../tokens';
+import { RunChoice } from './choice';
 import { Sidebar } from './panel';
 
 /** The right sidebar with devices and runs. */
@@ -18,17 +20,19 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
   description: 'Shows devices and runs in the right sidebar.',
   autoStart: true,
   requires: [IRunsModel],
-  optional: [ICommandPalette, ILayoutRestorer, ITranslator],
+  optional: [ICommandPalette, ILayoutRestorer, IStateDB, ITranslator],
   activate: (
     app: JupyterFrontEnd,
     model: IRunsModel,
     palette: ICommandPalette | null,
     restorer: ILayoutRestorer | null,
+    database: IStateDB | null,
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('nbmgpu');
     const { commands, shell } = app;
-    const sidebar = new Sidebar(model, commands, trans, languageOf(translator));
+    const choice = new RunChoice(database);
+    const sidebar = new Sidebar(model, commands, trans, languageOf(translator), choice);
     shell.add(sidebar, 'right', { rank: 500, type: 'mGPU' });
     restorer?.add(sidebar, sidebar.id);
 

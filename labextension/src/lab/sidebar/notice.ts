@@ -3,6 +3,7 @@ import { h, type VirtualElement } from '@lumino/virtualdom';
 
 import type { IRunsState } from '../runsstate';
 import { connectionLostText } from '../messages';
+import { resetButton, type IFilterBar } from './filterbar';
 
 /** The notice about the server connection; empty while connected. */
 export function notice(state: IRunsState, trans: TranslationBundle): string {
@@ -18,6 +19,15 @@ export function notice(state: IRunsState, trans: TranslationBundle): string {
         'nbmgpu is not installed in the environment of the Jupyter server. Runs work in their notebooks. To see them here: pip install nbmgpu in that environment, then restart the server.'
       );
   }
+}
+
+/** What is shown instead of runs when the filters hide all of them. */
+export function noMatch(bar: Pick<IFilterBar, 'trans' | 'reset'>): VirtualElement {
+  return h.div(
+    { key: 'none', className: 'nbmgpu-Notice nbmgpu-NoMatch' },
+    h.span({ role: 'status' }, bar.trans.__('No run meets all of these filters.')),
+    resetButton(bar)
+  );
 }
 
 /** Instructions for a first run. */

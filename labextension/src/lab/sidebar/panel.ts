@@ -6,14 +6,18 @@ import { h, VirtualDOM, type VirtualElement } from '@lumino/virtualdom';
 import { Widget } from '@lumino/widgets';
 
 import { mgpuIcon } from '../icons';
-import { matchingRuns, type IRunsState } from '../runsstate';
+import type { IRunsState } from '../runsstate';
 import { errorText } from '../../view/errors';
 import { CommandIDs } from '../commandids';
 import type { IRunsModel } from '../tokens';
+import { RunChoice } from './choice';
 import { deviceList } from './devices';
-import { firstRunHelp, notice } from './notice';
+import { diskLine, DiskUsageMonitor } from './diskusage';
+import { filterBar, showFilters } from './filterbar';
+import { filteredRuns, NO_FILTERS } from './filters';
+import { firstRunHelp, noMatch, notice } from './notice';
 import { runList } from './runs';
-import { runTools } from './tools';
+import { runTools, showExtent } from './tools';
 
 /** The sidebar: the devices of the machine, and the runs of all notebooks. */
 export class Sidebar extends Widget {
@@ -21,7 +25,8 @@ export class Sidebar extends Widget {
     private readonly model: IRunsModel,
     private readonly commands: CommandRegistry,
     private readonly trans: TranslationBundle,
-    private readonly language: string
+    private readonly language: string,
+    private readonly choice = new RunChoice()
   ) {
     super();
     this.id = 'nbmgpu-sidebar';
@@ -30,24 +35,32 @@ export class Sidebar extends Widget {
     this.title.caption = trans.__('mGPU: devices and runs');
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', trans.__('Devices and runs'));
-    model.changed.connect(() => this.update(), this);
+    this.disk = new DiskUsageMonitor(model, () => this.isVisible);
+    model.changed.connect((_, state) => this.choice.forgetGone(state), this);
+    for (const signal of [model.changed, choice.changed, this.disk.changed]) {
+      signal.connect(() => this.update(), this);
+    }
+  }
+
+  override dispose(): void {
+    this.disk.dispose();
+    super.dispose();
   }
 
   protected override onBeforeShow(message: Message): void {
     super.onBeforeShow(message);
     this.update();
+    this.disk.refresh();
   }
 
   protected override onUpdateRequest(message: Message): void {
     super.onUpdateRequest(message);
     if (this.isVisible) {
-      VirtualDOM.render(this.content(this.model.state), this.node);
-      this.setInputs();
+      const { state } = this.model;
+      VirtualDOM.render(this.content(state), this.node);
+      this.setInputs(state);
     }
   }
-
-  private filter = '';
-  private readonly selected = new Set<string>();
 
   private content(state: IRunsState): VirtualElement[] {
     const { trans } = this;
@@ -72,65 +85,72 @@ export class Sidebar extends Widget {
     if (!state.runs.length) {
       return state.connection === 'live' ? firstRunHelp(trans) : [];
     }
-    const shown = matchingRuns(state.runs, this.filter, trans);
-    const selected = this.selectedIds(state);
-    const tools = runTools({
-      trans,
-      selected: selected.length,
-      setFilter: filter => {
-        this.filter = filter;
-        this.update();
-      },
-      compare: () => void commands.execute(CommandIDs.compareRuns, { ids: selected }),
-      clear: () => {
-        this.selected.clear();
-        this.update();
-      }
-    });
-    const list = runList(shown, {
-      trans,
-      language: this.language,
-      now: Date.now() / 1000,
-      execute: (command, id) => void commands.execute(command, { id }),
-      icon: command => commands.icon(command) as VirtualElement.IRenderer | undefined,
-      select: (id, isSelected) => {
-        if (isSelected) {
-          this.selected.add(id);
-        } else {
-          this.selected.delete(id);
+    const { filters } = this.choice;
+    const shown = filteredRuns(state.runs, filters, trans);
+    const selected = this.choice.listedIds(state);
+    const reset = (): void => {
+      this.choice.filter(NO_FILTERS);
+      this.focus('.nbmgpu-RunFilters-text');
+    };
+    return [
+      filterBar({
+        trans,
+        runs: state.runs,
+        filters,
+        filter: filters => this.choice.filter(filters),
+        reset
+      }),
+      runTools({
+        trans,
+        selected: selected.length,
+        hidden:
+          selected.length - shown.filter(run => this.choice.isSelected(run.id)).length,
+        selectShown: isSelected =>
+          this.choice.select(
+            shown.map(run => run.id),
+            isSelected
+          ),
+        compare: () => void commands.execute(CommandIDs.compareRuns, { ids: selected }),
+        clear: () => {
+          this.choice.clear();
+          this.focus('.nbmgpu-RunTools-selectShown');
         }
-        this.update();
-      }
-    });
-    const none = shown.length
-      ? []
-      : [
-          h.div(
-            { key: 'none', className: 'nbmgpu-Notice' },
-            trans.__('No run has all of these words.')
-          )
-        ];
-    return [tools, list, ...none, ...(state.more ? [this.older()] : [])];
-  }
-
-  /** The selected runs that exist, oldest first: others are compared with the oldest one. */
-  private selectedIds(state: IRunsState): string[] {
-    const ids = state.runs.map(run => run.id).filter(id => this.selected.has(id));
-    return ids.reverse();
+      }),
+      runList(shown, {
+        trans,
+        language: this.language,
+        now: Date.now() / 1000,
+        execute: (command, id) => void commands.execute(command, { id }),
+        icon: command => commands.icon(command) as VirtualElement.IRenderer | undefined,
+        select: (id, isSelected) => this.choice.select([id], isSelected)
+      }),
+      ...(shown.length ? [] : [noMatch({ trans, reset })]),
+      ...(state.more ? [this.older()] : []),
+      ...this.foot(state)
+    ];
   }
 
   /** The virtual DOM sets attributes, and an input that was used no longer follows them. */
-  private setInputs(): void {
-    const filter = this.node.querySelector<HTMLInputElement>('.nbmgpu-RunTools-filter');
-    if (filter && filter.value !== this.filter) {
-      filter.value = this.filter;
-    }
-    this.node.querySelectorAll<HTMLElement>('.nbmgpu-RunCard').forEach(card => {
+  private setInputs(state: IRunsState): void {
+    const { choice, node, trans } = this;
+    showFilters(node, choice.filters);
+    showExtent(node, choice.extent(filteredRuns(state.runs, choice.filters, trans)));
+    node.querySelectorAll<HTMLElement>('.nbmgpu-RunCard').forEach(card => {
       const box = card.querySelector<HTMLInputElement>('.nbmgpu-RunCard-select');
       if (box) {
-        box.checked = this.selected.has(card.dataset.run ?? '');
+        box.checked = choice.isSelected(card.dataset.run ?? '');
       }
     });
+  }
+
+  /** The button that was used goes away: without this, the keyboard would begin at the top again. */
+  private focus(selector: string): void {
+    this.node.querySelector<HTMLElement>(selector)?.focus();
+  }
+
+  private foot(state: IRunsState): VirtualElement[] {
+    const { usage } = this.disk;
+    return usage ? [diskLine(usage, state.runsRoot, this.trans)] : [];
   }
 
   private older(): VirtualElement {
@@ -147,6 +167,8 @@ export class Sidebar extends Widget {
       this.trans.__('Show older runs')
     );
   }
+
+  private readonly disk: DiskUsageMonitor;
 }
 
 function section(
