@@ -267,7 +267,9 @@ def test_the_picker_of_a_busy_kernel_has_no_estimates(lab, page, shoot):
     expect(picker.locator("code")).to_have_text("%%mgpu --strategy ddp --gpus 4")
     shoot("picker-busy")
     picker.get_by_role("button", name="Add to the cell").click()
-    expect(page.locator(".jp-CodeCell").nth(1).locator(".cm-line")).to_have_text(
+    cell = page.locator(".jp-CodeCell")
+    expect(cell.nth(1).locator(".cm-line")).to_have_text(["%load_ext nbmgpu"])
+    expect(cell.nth(2).locator(".cm-line")).to_have_text(
         ["%%mgpu --strategy ddp --gpus 4", "x = 1"]
     )
 
