@@ -20,6 +20,7 @@ function stateWords(trans: ITranslate): Partial<Record<string, string>> {
     loading: trans.__('loading'),
     running: trans.__('running'),
     verifying: trans.__('verifying'),
+    'starting again': trans.__('starting again'),
     stopping: trans.__('stopping'),
     collecting: trans.__('collecting'),
     finished: trans.__('finished'),

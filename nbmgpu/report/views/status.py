@@ -13,6 +13,9 @@ from nbmgpu.runs.run import Run
 
 from .base import PanelView, RunMoment
 
+REPLACED_WITHIN = 60.0
+"""Seconds within which a kernel that lives replaces a run."""
+
 
 @dataclass(frozen=True)
 class RunStatus:
@@ -37,17 +40,27 @@ class StatusView(PanelView):
 
 def run_status(run: Run, state: RunState, stopping: Stopping, now: float, epochs: int) -> RunStatus:
     """Return the status of a run in ``state`` with a total of ``epochs`` (0 when unknown)."""
-    over = state not in ACTIVE_STATES
+    replaced = state == "failed" and _is_being_replaced(run, now)
+    over = state not in ACTIVE_STATES and not replaced
     end = run.view.last_time if over else now
+    label = "starting again" if replaced else "stopping" if stopping else _label(run, state)
     return RunStatus(
         state=state,
-        label="stopping" if stopping else _label(run, state),
-        tone=text_format.TONES[state],
+        label=label,
+        tone="idle" if replaced else text_format.TONES[state],
         elapsed=text_format.clock(max(end - run.record.created, 0.0), tenths=over),
         remaining="" if over or stopping else remaining(run.view, now, epochs),
         over=over,
         stopping=stopping,
     )
+
+
+def _is_being_replaced(run: Run, now: float) -> bool:
+    """Whether a rank has asked for a start with whole batches, which the kernel carries out.
+
+    The kernel then deletes the run; one that it has left behind has failed.
+    """
+    return run.view.restart is not None and now - run.view.last_time < REPLACED_WITHIN
 
 
 def _label(run: Run, state: RunState) -> str:
