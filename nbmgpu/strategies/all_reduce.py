@@ -141,6 +141,11 @@ class SharedMemoryAllReduce:
         if select.select([eventfd], [], [], MAX_SLEEP)[0]:
             os.eventfd_read(eventfd)
 
+    @property
+    def has_left(self) -> bool:
+        """Whether this rank takes part no longer."""
+        return bool(self._lines[self.rank][HAS_LEFT])
+
     def leave(self) -> None:
         """Stop taking part: ranks that wait for this one raise ``RankError``."""
         self._lines[self.rank][HAS_LEFT] = 1
@@ -176,7 +181,27 @@ def all_reduce(tensor: Tensor, group: ProcessGroup | None = None) -> Work:
         group: None for all ranks, which can use shared memory.
     """
     everyone = group is None or group is dist.group.WORLD
-    if shared is not None and everyone and tensor.device.type == "cpu":
+    if shared is not None and not shared.has_left and everyone and tensor.device.type == "cpu":
         return _DeferredWork(shared, tensor)
     work: Work = dist.all_reduce(tensor, group=group, async_op=True)
     return work
+
+
+def gather_numbers(number: int, group: ProcessGroup | None = None) -> list[int]:
+    """Return the numbers of all ranks, in order; collective.
+
+    The host waits for the other ranks, and for no GPU.
+
+    Args:
+        number: of this rank.
+        group: all ranks, for where they share no memory; None for the default group.
+
+    Raises:
+        RankError: another rank has finished the cell.
+    """
+    numbers = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+    numbers[dist.get_rank()] = number  # a sum to which each other rank adds zero
+    in_memory = shared is not None and not shared.has_left
+    all_reduce(numbers, None if in_memory else group).wait()
+    found: list[int] = numbers.tolist()
+    return found

@@ -94,9 +94,8 @@ class ForkedRanks(LocalRanks):
         use_socket_folder(socket_folder)
         self._pids: dict[int, int] = {}
         launcher = os.getpid()
-        on_cpu = all(device == "cpu" for device in self.run.record.devices)
         size, nodes = self.run.record.ranks_per_node, self.run.record.nodes
-        shared_memory = SharedMemory.create(size) if on_cpu and size > 1 and nodes == 1 else None
+        shared_memory = SharedMemory.create(size) if size > 1 and nodes == 1 else None
         if self.run.record.options.verify and size > 1 and nodes == 1:
             reference.begin(self.run.folder)  # before ranks look for it
             self._start_reference(launcher)

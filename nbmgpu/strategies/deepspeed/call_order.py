@@ -6,15 +6,13 @@ wait for each other forever, or mix up their data.
 
 from __future__ import annotations
 
-import torch
-import torch.distributed as dist
-
 from nbmgpu.errors import SAME_STEPS_HINT, StrategyError, format_message
+from nbmgpu.strategies.all_reduce import gather_numbers
 
 FORWARD = 1 << 39
 BACKWARD = 1 << 40
 END_OF_CELL = 1 << 41
-"""Numbers of calls; modules have small ones.  All are exact in float64."""
+"""Numbers of calls; modules have small ones."""
 
 LARGEST_MODULE = 1 << 20
 """Upper bound of the numbers of modules; those of other calls are larger."""
@@ -47,8 +45,7 @@ def check_same_on_all_ranks(number: int, message: Message) -> None:
         StrategyError: with ``message``, if another rank has another number; with
             ``DIFFERENT_MODULES``, if a rank is at a module inside a forward pass.
     """
-    bounds = torch.tensor([number, -number], dtype=torch.float64, device="cpu")
-    dist.all_reduce(bounds, dist.ReduceOp.MAX)
-    if bounds[0] != -bounds[1]:
-        inside_forward = -bounds[1] < LARGEST_MODULE
+    numbers = gather_numbers(number)
+    if max(numbers) != min(numbers):
+        inside_forward = min(numbers) < LARGEST_MODULE
         raise StrategyError(format_message(*(DIFFERENT_MODULES if inside_forward else message)))

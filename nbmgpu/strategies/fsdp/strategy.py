@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from nbmgpu.strategies import profiles
+from nbmgpu.strategies.all_reduce import all_reduce
 from nbmgpu.strategies.base import Backward, RankContext
 from nbmgpu.strategies.mesh_sizes import DP, strategy_sizes
 from nbmgpu.strategies.profile import Profile
@@ -136,7 +136,7 @@ class FullyShardedDataParallel(ShardedStrategy):
             # On the CPU, where reading the result does not wait for the GPU.
             states = self.param_states
             flags = torch.tensor([[s.has_grad, s.unreduced_grad is not None] for s in states]).int()
-            dist.all_reduce(flags, dist.ReduceOp.MAX)
+            all_reduce(flags).wait()
             for state, (has_grad, has_unreduced) in zip(states, flags.tolist(), strict=True):
                 if not has_grad and state.had_no_grad:
                     state.set_grad(None)  # FSDP2 has reduced zeros

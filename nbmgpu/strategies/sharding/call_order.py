@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import torch
-import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from nbmgpu.errors import SAME_STEPS_HINT, StrategyError, format_message
+from nbmgpu.errors import SAME_STEPS_HINT, RankError, StrategyError, format_message
+from nbmgpu.strategies.all_reduce import gather_numbers
 
 TIMEOUT = timedelta(minutes=5)
 """How long a rank waits for the others at the same call."""
@@ -44,11 +43,11 @@ class CallOrderCheck:
     """Compares positions of ranks, on the CPU, so that no GPU is waited for."""
 
     def __init__(self, strategy: str, group: ProcessGroup, remedy: str) -> None:
-        """Compare the ranks of ``group``.
+        """Compare all ranks.
 
         Args:
             strategy: the name of the strategy, for error messages.
-            group: the ranks, a group of its own with ``TIMEOUT``.
+            group: all ranks, a group of its own with ``TIMEOUT``, where they share no memory.
             remedy: what to type where ranks run different modules.
         """
         self.strategy = strategy
@@ -66,12 +65,13 @@ class CallOrderCheck:
             StrategyError: another rank is at another position, or did not arrive in time.
         """
         name = name or NAMES[position]
-        bounds = torch.tensor([position, -position])  # the largest and the negated smallest
         try:
-            dist.all_reduce(bounds, dist.ReduceOp.MAX, group=self.group)
+            positions = gather_numbers(position, self.group)
+        except RankError:
+            raise  # a rank has left
         except RuntimeError as error:
             raise self._different_modules(name) from error
-        highest, lowest = int(bounds[0]), -int(bounds[1])
+        highest, lowest = max(positions), min(positions)
         if highest == lowest:
             return
         if lowest in NAMES and (highest in NAMES or _is_outermost_start(highest)):
