@@ -35,6 +35,7 @@ from .statements import read_statements
 from .strategy_calls import StrategyCalls, use_zero_optimizers
 from .tracker_calls import edit_trackers
 from .training_objects import TrainingObjects, assigned_name, find_training_objects
+from .values import holds_parameters
 from .wrapped_models import check_calls, check_changes, check_frozen
 
 
@@ -276,13 +277,22 @@ class PlainScript:
             groups = self._values[name].param_groups
             if not any(id(p) in parameters for group in groups for p in group["params"]):
                 continue
-            order = self._definitions.first_order(name)
-            if order <= made:
-                what = f"`{name}` is made before `{model}` is complete, so it cannot have shards"
-                instead = f"make `{name}` in a statement of its own, after `{model}`"
-                raise StrategyError(format_message(what, instead=f"{instead}; or {WITH_NBMGPU}"))
-            orders.append(order)
+            self._check_made_after(name, self._definitions.first_order(name), model, made)
+            orders.append(self._definitions.first_order(name))
+        for item in self._definitions.items:
+            if item.statement is None or model not in item.statement.reads_at_once:
+                continue
+            lists = [n for n in item.binds if holds_parameters(self._values.get(n))]
+            if lists and model not in item.statement.changes:
+                self._check_made_after(lists[0], item.order, model, made)
+                orders.append(item.order)
         return min(min(orders) - 0.05, END + 1)
+
+    def _check_made_after(self, name: str, order: float, model: str, made: float) -> None:
+        if order <= made:
+            what = f"`{name}` is made before `{model}` is complete, so it cannot have shards"
+            instead = f"make `{name}` in a statement of its own, after `{model}`"
+            raise StrategyError(format_message(what, instead=f"{instead}; or {WITH_NBMGPU}"))
 
 
 def parts_of(request: ExportRequest, path: Path) -> ScriptParts:
