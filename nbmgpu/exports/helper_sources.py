@@ -47,10 +47,12 @@ class ShardedLoader:
 
     def __iter__(self):
         if not torch.is_grad_enabled():  # an evaluation: every rank sees all samples
-            yield from self.loader
-            return
+            return iter(self.loader)
+        return self.weighed(iter(self.shard))  # which draws a seed, as iter() of the loader does
+
+    def weighed(self, batches):
         rank, world_size = dist.get_rank(), dist.get_world_size()
-        for number, batch in enumerate(self.shard):
+        for number, batch in enumerate(batches):
             size = self.batches.sizes[number]
             ShardedLoader.weight = len(range(rank, size, world_size)) * world_size / size
             yield batch
