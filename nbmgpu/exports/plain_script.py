@@ -10,11 +10,12 @@ from torch.nn.parallel import DistributedDataParallel
 from nbmgpu.errors import StrategyError, format_message
 
 from .cell_code import imported_values, read_cell_code
-from .deepspeed_calls import EngineOptions, check_unused, initialize
+from .deepspeed_calls import EngineOptions, check_gradients_end, check_unused, initialize
 from .definitions import Item
 from .loop_edits import COUNTS, SHARE, LoopEdits, evaluated_loaders, partial_numbers
 from .loss_checks import check_losses
 from .notes import notes_of
+from .parameter_uses import check_engine_parameters, check_penalties, states_of_shards
 from .placement import place
 from .refusals import (
     REPLICATING,
@@ -99,7 +100,7 @@ class PlainScript:
         for node in (node for tree in trees for node in ast.walk(tree)):
             match node:
                 case ast.Attribute(value=ast.Name(id=name), attr=attr) if name not in others:
-                    if attr in ("state_dict", "load_state_dict"):
+                    if attr in ("state_dict", "load_state_dict", "named_parameters"):
                         return True
                     lacks = not hasattr(DistributedDataParallel, attr) and attr != "training"
                     if lacks and (name in made or any(hasattr(model, attr) for model in models)):
@@ -180,22 +181,35 @@ class PlainScript:
 
     def _edited(self, code: str) -> LoopEdits:
         """Return the edits of one piece of code; a cell that distributes itself is left alone."""
-        edits = LoopEdits(SourceEdits(code), self._parts_of)
+        strategy = self._request.options.strategy
+        edits = LoopEdits(SourceEdits(code), self._parts_of, self._waits_for_files(code))
         divided = self._calls.divides_batches
         check_code(edits.edits.tree, self._objects, self._values, divided)
-        if self._request.options.strategy != "none":
+        if strategy != "none":
             edits.edit()
             for statement in partial_numbers(edits.edits.tree) if divided else ():
                 line = ast.unparse(statement).split("\n")[0]
                 self.parts.notes.append(f"The {COUNTS.format(line=line)}.")
             names = {*self._objects.models, *self._objects.made_models}
+            others = set(self._objects.kinds) - set(self._objects.models)
             if self._calls.shards_parameters:
-                edits.replace_state_dicts(names)
+                edits.replace_state_dicts(names, others)
+                edits.gather_norms()
+                self.parts.notes += states_of_shards(edits.edits.tree, self._objects)
+            if self._calls.shards_parameters or strategy.startswith("deepspeed_stage_3"):
+                check_penalties(edits.edits.tree, self._objects)
             if self._calls.has_engine:
-                self._engine.read(edits.edits)
-                edits.replace_state_dicts(names, "engine_state_dict")
+                check_engine_parameters(edits.edits.tree, self._objects)
+                self._engine.read(edits.edits, self._objects, self._values)
+                edits.replace_state_dicts(names, others, "engine_state_dict")
         self.parts.helpers |= edits.used
         return edits
+
+    def _waits_for_files(self, code: str) -> bool:
+        """Return whether code may load files that the training saves; a dataset loads others."""
+        codes = [self._cell.code, *(i.text for i in self._code_of_definitions())]
+        trains = code == self._cell.code or "torch.save(" in code or "load_state_dict(" in code
+        return trains and any("torch.save(" in each for each in codes)
 
     @property
     def _parts_of(self) -> str:
@@ -257,15 +271,21 @@ class PlainScript:
     def _initialize_engine(self, model: str) -> list[str]:
         """Return the statements that make DeepSpeed's engine, and use its helpers."""
         request, objects = self._request, self._objects
+        check_gradients_end([self._cell.code, *(i.text for i in self._code_of_definitions())])
         lines = initialize(model, objects, self._values, request.options.strategy, self._engine)
         if request.at_start:
             for name in objects.of_kind("optimizer"):
                 check_unused(name, self._values[name])
         self.parts.helpers |= {"EngineOptimizer", "engine_state_dict"}
+        code = "\n".join([self._cell.code, *(i.text for i in self._code_of_definitions())])
+        if ".named_parameters(" in code:  # whose names would begin with "module."
+            lines.append(f"{model}.named_parameters = {model}.module.named_parameters")
         return lines
 
     def _first_optimizer(self, model: str) -> float:
-        """Return a position after a model is made and before the optimizers that train it.
+        """Return a position after a model is made and before what takes its parameters.
+
+        These are the optimizers that train it, and lists of parameters for them.
 
         Raises:
             StrategyError: an optimizer is made at once with the model, or before.
