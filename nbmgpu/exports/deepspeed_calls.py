@@ -11,11 +11,12 @@ import torch
 
 from nbmgpu.errors import StrategyError
 
+from .gradient_clipping import check_clips_all, is_clipping, norm_of
 from .parameter_uses import names_optimizer
 from .refusals import refused
 from .source_edits import SourceEdits
 from .statements import last_name, without_gradients
-from .training_objects import TrainingObjects, called_object
+from .training_objects import TrainingObjects
 
 NOT_SPLIT = {
     "grad": "reads gradients, of which each rank has a part",
@@ -65,7 +66,7 @@ class EngineOptions:
         clipping = [
             node
             for node in ast.walk(edits.tree)
-            if isinstance(node, ast.Call) and _is_clipping(node, values)
+            if isinstance(node, ast.Call) and is_clipping(node, values)
         ]
         statements = {id(n.value): n for n in ast.walk(edits.tree) if isinstance(n, ast.Expr)}
         before_steps, steps = _steps_of(edits.tree, objects, values)
@@ -74,8 +75,8 @@ class EngineOptions:
             if statement is None or statement not in before_steps:
                 what = f"DeepSpeed clips at each step: `{ast.unparse(call)}` is conditional or read"
                 raise StrategyError(refused(what, "clip_grad_norm_ as a statement before the step"))
-            _check_clips_all(call, objects, values)
-            self.clipping.add(_norm_of(call, edits.tree, values))
+            check_clips_all(call, objects, values)
+            self.clipping.add(norm_of(call, edits.tree, values))
             edits.remove(statement)
         clips = {id(statements[id(call)]) for call in clipping}
         self._steps_alone += [
@@ -229,10 +230,11 @@ def check_forward_passes(tree: ast.Module, models: set[str]) -> None:
             if last_name(node.func) in models and id(node) not in evaluated
         ]
         if len(calls) > len(backward) or any(is_repeated for _, is_repeated in calls):
-            what = (
-                f"The code calls `{ast.unparse(calls[-1][0].func)}` several times before backward()"
+            model = ast.unparse(calls[-1][0].func)
+            what = f"The code calls `{model}` several times for one backward()"
+            instead = (
+                "one call on joined batches, no_grad() around others, or --strategy zero1 or fsdp"
             )
-            instead = "one call on the joined batch, as of torch.cat, or --strategy zero1 or fsdp"
             raise StrategyError(refused(f"{what}, which DeepSpeed's engine cannot", instead))
 
 
@@ -260,13 +262,6 @@ def check_gradients_end(codes: Iterable[str]) -> None:
     if not any("zero_grad(" in code for code in codes):
         what = "The code has no zero_grad(), and DeepSpeed drops gradients at each step"
         raise StrategyError(refused(what, "zero_grad() before backward()"))
-
-
-def _is_clipping(call: ast.Call, values: Mapping[str, Any]) -> bool:
-    """Return whether a call clips by the norm, perhaps by another name of the function."""
-    known = ("clip_grad_norm_", "clip_grad_norm")
-    name = getattr(called_object(call, values), "__name__", "")
-    return last_name(call.func) in known or name in known
 
 
 def _steps_of(
@@ -298,83 +293,6 @@ def _is_optimizer(step: ast.stmt, objects: TrainingObjects) -> bool:
     assert isinstance(call, ast.Call)
     assert isinstance(call.func, ast.Attribute)
     return names_optimizer(call.func.value, objects)
-
-
-def _check_clips_all(call: ast.Call, objects: TrainingObjects, values: Mapping[str, Any]) -> None:
-    """Check that a call clips all that the engine trains.
-
-    Raises:
-        StrategyError: it clips a part, or what it clips is not known.
-    """
-    given = call.args[0] if call.args else next((k.value for k in call.keywords), None)
-    children = {n for name in objects.models for n, _ in values[name].named_children()}
-    match given:
-        case ast.Name(id=name) if isinstance(values.get(name), list):
-            trained = {id(p) for m in objects.models for p in values[m].parameters()}
-            frozen = {
-                id(p) for m in objects.models for p in values[m].parameters() if not p.requires_grad
-            }
-            if trained - frozen == {id(p) for p in values[name]} - frozen:
-                return
-        case (
-            ast.ListComp(elt=ast.Name(id=each), generators=[ast.comprehension(iter=whole) as loop])
-            | ast.GeneratorExp(
-                elt=ast.Name(id=each), generators=[ast.comprehension(iter=whole) as loop]
-            )
-        ) if all(ast.unparse(test) == f"{each}.requires_grad" for test in loop.ifs):
-            given = whole
-        case ast.Call(func=ast.Name(id="filter"), args=[ast.Lambda() as test, whole]):
-            if _name_of(test.body) == "requires_grad":
-                given = whole
-    match given:
-        case ast.Call(func=ast.Attribute(value=owner, attr="parameters"), args=[]):
-            if last_name(owner) not in children:
-                return
-    what = f"DeepSpeed clips the gradients of the whole model, and `{ast.unparse(call)}` a part"
-    raise StrategyError(refused(what, "clip_grad_norm_(model.parameters(), ...)"))
-
-
-def _norm_of(call: ast.Call, tree: ast.Module, values: Mapping[str, Any]) -> str:
-    """Return the source of the maximum norm, which is known before the cell.
-
-    Raises:
-        StrategyError: it is not, or another norm than that of Euclid is meant.
-    """
-    is_first = bool(call.args)
-    given = [*call.args[1:], *(k.value for k in call.keywords if k.arg == "max_norm")]
-    others = {keyword.arg for keyword in call.keywords} - {"max_norm", "foreach", "parameters"}
-    if len(given) == 1 and (is_first or call.keywords) and not others:
-        norm = _constant_of(given[0], tree)
-        names = {node.id for node in ast.walk(norm) if isinstance(node, ast.Name)}
-        bound = {
-            node.arg if isinstance(node, ast.arg) else node.id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.arg)
-            or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-        }
-        has_calls = any(isinstance(node, ast.Call) for node in ast.walk(norm))
-        if names <= values.keys() - bound and not has_calls:
-            return ast.unparse(norm)
-    what = f"`{ast.unparse(call)}` has no norm that could be in DeepSpeed's configuration"
-    raise StrategyError(refused(what, "a number as the norm"))
-
-
-def _constant_of(norm: ast.expr, tree: ast.Module) -> ast.expr:
-    """Return the number that the code assigns to a name, once; else the norm as it is."""
-    stored = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(norm, ast.Name)
-        and isinstance(node, ast.Name | ast.arg)
-        and (node.arg if isinstance(node, ast.arg) else node.id) == norm.id
-        and not isinstance(getattr(node, "ctx", None), ast.Load)
-    ]
-    for statement in tree.body:
-        match statement:
-            case ast.Assign(targets=[ast.Name() as target], value=ast.Constant() as value):
-                if stored == [target]:
-                    return value
-    return norm
 
 
 def _bodies(tree: ast.AST) -> Iterator[list[ast.stmt]]:

@@ -58,6 +58,7 @@ def parallelize(
     styles = _styles(model, named, ranks)
     if not styles:
         what = f"`{name}` has no nn.Linear or nn.Embedding that {ranks} ranks could split"
+        what += ", whose weight is used in its own call alone" if _read_by_others(model) else ""
         raise StrategyError(refused(what, "--strategy fsdp"))
     lines = [f"{name} = parallelize_module(", f"    {name},", "    device_mesh,", "    {"]
     lines += [f'        "{key}": {style},' for key, style in _by_pattern(model, styles)]
