@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +11,11 @@ import torch
 
 from nbmgpu.errors import StrategyError
 
+from .gradient_clipping import check_clips_all, is_clipping, norm_of
+from .parameter_uses import names_optimizer
 from .refusals import refused
 from .source_edits import SourceEdits
-from .statements import last_name
+from .statements import last_name, without_gradients
 from .training_objects import TrainingObjects
 
 NOT_SPLIT = {
@@ -22,6 +24,10 @@ NOT_SPLIT = {
     "GradScaler": "scales losses, which DeepSpeed does itself",
     "autocast": "has autocast, which DeepSpeed turns off in its engine",
     "load_state_dict": "loads a state, and parameters are the engine's by then",
+    "get_total_norm": "reads gradients, of which each rank has a part",
+    "clip_grads_with_norm_": "clips gradients, of which each rank has a part",
+    "create_graph": "differentiates gradients, of which each rank has a part",
+    "retain_graph": "goes backward through one forward pass twice, which DeepSpeed's hooks cannot",
 }
 """Names in code that trains, and why a script for DeepSpeed cannot have them."""
 
@@ -37,9 +43,15 @@ class EngineOptions:
 
     clipping: set[str] = field(default_factory=set)
     accumulates: bool = False
+    _steps_alone: list[str] = field(default_factory=list)
 
-    def read(self, edits: SourceEdits) -> None:
+    def read(self, edits: SourceEdits, objects: TrainingObjects, values: Mapping[str, Any]) -> None:
         """Read a piece of code, and remove the calls of ``clip_grad_norm_``.
+
+        Args:
+            edits: of the code.
+            objects: what is trained.
+            values: the notebook's objects by name.
 
         Raises:
             StrategyError: the engine cannot do what the code does.
@@ -49,24 +61,44 @@ class EngineOptions:
             if name in NOT_SPLIT:
                 what = f"The code {NOT_SPLIT[name]}: `{ast.unparse(node)}`"
                 raise StrategyError(refused(what, "--strategy zero1 or fsdp"))
-        conditions = [node for node in ast.walk(edits.tree) if isinstance(node, ast.If)]
-        conditional = {id(inner) for node in conditions for inner in ast.walk(node)}
-        clipping = [n for n in ast.walk(edits.tree) if isinstance(n, ast.Call) and _is_clipping(n)]
+        check_forward_passes(edits.tree, {*objects.models})
+        _check_optimizers(edits.tree, objects)
+        clipping = [
+            node
+            for node in ast.walk(edits.tree)
+            if isinstance(node, ast.Call) and is_clipping(node, values)
+        ]
         statements = {id(n.value): n for n in ast.walk(edits.tree) if isinstance(n, ast.Expr)}
+        before_steps, steps = _steps_of(edits.tree, objects, values)
         for call in clipping:
-            if id(call) not in statements or id(call) in conditional:
+            statement = statements.get(id(call))
+            if statement is None or statement not in before_steps:
                 what = f"DeepSpeed clips at each step: `{ast.unparse(call)}` is conditional or read"
                 raise StrategyError(refused(what, "clip_grad_norm_ as a statement before the step"))
-            self.clipping.add(_norm_of(call))
-            edits.remove(statements[id(call)])
+            check_clips_all(call, objects, values)
+            self.clipping.add(norm_of(call, edits.tree, values))
+            edits.remove(statement)
+        clips = {id(statements[id(call)]) for call in clipping}
+        self._steps_alone += [
+            ast.unparse(step)
+            for step, before in steps.items()
+            if not any(id(each) in clips for each in before)
+        ]
         if len(self.clipping) > 1:
             what = f"Gradients are clipped to several norms: {' and '.join(sorted(self.clipping))}"
             raise StrategyError(refused(what, "one of them"))
+        if self.clipping and self._steps_alone:
+            step = self._steps_alone[0]
+            what = f"DeepSpeed clips at each step, and the code does not before `{step}`"
+            raise StrategyError(refused(what, "clip_grad_norm_ before each step, or two cells"))
+        conditions = [node for node in ast.walk(edits.tree) if isinstance(node, ast.If)]
+        conditional = {id(inner) for node in conditions for inner in ast.walk(node)}
         blocks = _blocks(edits.tree)
         backward = [block for block in blocks if "backward" in block]
         self.accumulates |= (
             len(backward) > 1
             or any(block.count("backward") > 1 or "step" not in block for block in backward)
+            or any(isinstance(node, ast.Continue) for node in ast.walk(edits.tree))
             or any(
                 _name_of(node) == "step" and id(node) in conditional
                 for node in ast.walk(edits.tree)
@@ -117,10 +149,16 @@ def initialize(
 def _optimizer_of(model: str, objects: TrainingObjects, values: Mapping[str, Any]) -> str:
     others = [*objects.models, *objects.made_models]
     optimizers = objects.of_kind("optimizer")
+    if others == [model] and not optimizers:
+        what = "DeepSpeed's engine is made before the cell, and the cell makes the optimizer"
+        raise StrategyError(refused(what, "make the optimizer in an earlier cell"))
     if others != [model] or len(optimizers) != 1:
         what = "DeepSpeed's engine trains one model with one optimizer, made before the cell"
         raise StrategyError(refused(what, "--strategy zero1 or fsdp"))
     name = optimizers[0]
+    if any(getattr(m, "max_norm", None) is not None for m in values[model].modules()):
+        what = f"`{model}` has an Embedding with max_norm, which changes weights in forward"
+        raise StrategyError(refused(what, "--strategy tp, or no max_norm"))
     if isinstance(values[name], torch.optim.LBFGS):
         what = f"`{name}` is LBFGS, whose steps run the model several times"
         raise StrategyError(refused(what, "--strategy ddp"))
@@ -146,25 +184,123 @@ def _name_of(node: ast.AST) -> str:
     match node:
         case ast.Attribute(attr=name) | ast.Call(func=ast.Name(id=name)):
             return name
+        case ast.keyword(arg=str(name), value=ast.Constant(value=True)):
+            return name
     return ""
 
 
-def _is_clipping(call: ast.Call) -> bool:
-    return last_name(call.func) == "clip_grad_norm_"
-
-
-def _norm_of(call: ast.Call) -> str:
-    """Return the source of the maximum norm, a number or a name of the notebook.
+def _check_optimizers(tree: ast.Module, objects: TrainingObjects) -> None:
+    """Check that code asks an optimizer for what an engine's has.
 
     Raises:
-        StrategyError: it is neither, or another norm than that of Euclid is meant.
+        StrategyError: it does not.
     """
-    given = [*call.args[1:], *(k.value for k in call.keywords if k.arg == "max_norm")]
-    others = {keyword.arg for keyword in call.keywords} - {"max_norm", "foreach"}
-    if len(given) == 1 and isinstance(given[0], ast.Constant | ast.Name) and not others:
-        return ast.unparse(given[0])
-    what = f"`{ast.unparse(call)}` has no norm that could be in DeepSpeed's configuration"
-    raise StrategyError(refused(what, "a number as the norm"))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=owner, attr=attr)) if names_optimizer(
+                owner, objects
+            ):
+                what = ""
+                if attr == "state_dict":
+                    what = "reads the optimizer's state, of which each rank has a part"
+                elif attr == "step" and (node.args or node.keywords):
+                    what = "gives a closure to step(), and DeepSpeed takes none"
+                elif attr == "add_param_group":
+                    what = "adds parameters, and the engine has those of its start"
+                if what:
+                    what = f"The code {what}: `{ast.unparse(node)}`"
+                    raise StrategyError(refused(what, "remove it, or --strategy zero1 or fsdp"))
+
+
+def check_forward_passes(tree: ast.Module, models: set[str]) -> None:
+    """Check that each forward pass of a model has a backward pass of its own.
+
+    Raises:
+        StrategyError: a loss is computed from several, for which DeepSpeed's hooks do not wait.
+    """
+    evaluated = set(without_gradients(tree))
+    for block in _bodies(tree):
+        backward = [each for each in block if _is_call_of(each, "backward")]
+        if not backward:
+            continue
+        calls = [
+            (node, is_repeated)
+            for statement in block
+            for node, is_repeated in _calls_in(statement)
+            if last_name(node.func) in models and id(node) not in evaluated
+        ]
+        if len(calls) > len(backward) or any(is_repeated for _, is_repeated in calls):
+            model = ast.unparse(calls[-1][0].func)
+            what = f"The code calls `{model}` several times for one backward()"
+            instead = (
+                "one call on joined batches, no_grad() around others, or --strategy zero1 or fsdp"
+            )
+            raise StrategyError(refused(f"{what}, which DeepSpeed's engine cannot", instead))
+
+
+def _calls_in(node: ast.AST, is_repeated: bool = False) -> Iterator[tuple[ast.Call, bool]]:
+    """Yield the calls of a statement, except in loops that train, and whether each is in a loop."""
+    if isinstance(node, ast.For | ast.While):
+        if any(_name_of(each) == "backward" for each in ast.walk(node)):
+            return
+        is_repeated = True
+    if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda):
+        return
+    is_repeated |= isinstance(node, ast.ListComp | ast.GeneratorExp | ast.DictComp | ast.SetComp)
+    if isinstance(node, ast.Call):
+        yield node, is_repeated
+    for child in ast.iter_child_nodes(node):
+        yield from _calls_in(child, is_repeated)
+
+
+def check_gradients_end(codes: Iterable[str]) -> None:
+    """Check that the code drops gradients after a step, as DeepSpeed does in any case.
+
+    Raises:
+        StrategyError: it does not, so that they add up on one device.
+    """
+    if not any("zero_grad(" in code for code in codes):
+        what = "The code has no zero_grad(), and DeepSpeed drops gradients at each step"
+        raise StrategyError(refused(what, "zero_grad() before backward()"))
+
+
+def _steps_of(
+    tree: ast.Module, objects: TrainingObjects, values: Mapping[str, Any]
+) -> tuple[set[ast.stmt], dict[ast.stmt, list[ast.stmt]]]:
+    """Return the statements before a step in its block, and each step with those before it."""
+    steps: dict[ast.stmt, list[ast.stmt]] = {}
+    for block in _bodies(tree):
+        for place, statement in enumerate(block):
+            if _is_call_of(statement, "step") and _is_optimizer(statement, objects):
+                steps[statement] = block[:place]
+    return {each for before in steps.values() for each in before}, steps
+
+
+def _is_call_of(statement: ast.stmt, method: str) -> bool:
+    match statement:
+        case (
+            ast.Expr(value=ast.Call(func=ast.Attribute(attr=attr)))
+            | ast.Assign(value=ast.Call(func=ast.Attribute(attr=attr)))
+        ):
+            return attr == method
+    return False
+
+
+def _is_optimizer(step: ast.stmt, objects: TrainingObjects) -> bool:
+    """Return whether a step is an optimizer's."""
+    assert isinstance(step, ast.Expr | ast.Assign)
+    call = step.value
+    assert isinstance(call, ast.Call)
+    assert isinstance(call.func, ast.Attribute)
+    return names_optimizer(call.func.value, objects)
+
+
+def _bodies(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+    """Yield each block of statements."""
+    for node in ast.walk(tree):
+        for body in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
+            if isinstance(body, list):
+                yield body
 
 
 def _blocks(tree: ast.AST) -> Sequence[list[str]]:
@@ -177,7 +313,5 @@ def _blocks(tree: ast.AST) -> Sequence[list[str]]:
             and isinstance(statement.value, ast.Call)
             and isinstance(statement.value.func, ast.Attribute)
         ]
-        for node in ast.walk(tree)
-        for body in (getattr(node, name, None) for name in ("body", "orelse", "finalbody"))
-        if isinstance(body, list)
+        for body in _bodies(tree)
     ]

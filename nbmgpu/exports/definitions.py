@@ -25,6 +25,7 @@ from .training_objects import called_object
 from .values import (
     Kind,
     StoredValue,
+    holds_parameters,
     importing_statement,
     is_plain,
     kind_of,
@@ -258,6 +259,8 @@ class DefinitionSearch:
             return True
         last = chain[-1]
         if last.is_definition or kind in ("module", "optimizer", "scheduler"):
+            return False
+        if holds_parameters(value):  # an optimizer would train the copies
             return False
         if kind == "loader":
             return self._draws(chain)

@@ -47,10 +47,12 @@ class ShardedLoader:
 
     def __iter__(self):
         if not torch.is_grad_enabled():  # an evaluation: every rank sees all samples
-            yield from self.loader
-            return
+            return iter(self.loader)
+        return self.weighed(iter(self.shard))  # which draws a seed, as iter() of the loader does
+
+    def weighed(self, batches):
         rank, world_size = dist.get_rank(), dist.get_world_size()
-        for number, batch in enumerate(self.shard):
+        for number, batch in enumerate(batches):
             size = self.batches.sizes[number]
             ShardedLoader.weight = len(range(rank, size, world_size)) * world_size / size
             yield batch
@@ -107,6 +109,13 @@ def save_once(*args, **kwargs):
         torch.save(*args, **kwargs)
 '''
 
+LOAD_SAVED = '''
+def load_saved(*args, **kwargs):
+    """Load a file that rank 0 has saved; all ranks have to call it."""
+    dist.barrier()  # until it is complete
+    return torch.load(*args, **kwargs)
+'''
+
 FULL_STATE_DICT = '''
 def full_state_dict(model):
     """Return the whole state of a sharded model on rank 0; all ranks have to call it."""
@@ -127,6 +136,19 @@ def engine_state_dict(engine):
     with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
         state = engine.module.state_dict()
         return {name: value.detach().cpu().clone() for name, value in state.items()}
+'''
+
+WHOLE_STATE_DICT = '''
+def whole_state_dict(owner):
+    """Return the whole state of a model on rank 0, and that of another object as it is."""
+    return full_state_dict(owner) if isinstance(owner, torch.nn.Module) else owner.state_dict()
+'''
+
+STATE_DICT_OF = '''
+def state_dict_of(owner):
+    """Return the whole state of an engine's model, and that of another object as it is."""
+    is_engine = isinstance(owner, deepspeed.DeepSpeedEngine)
+    return engine_state_dict(owner) if is_engine else owner.state_dict()
 '''
 
 ENGINE_OPTIMIZER = '''
@@ -160,13 +182,16 @@ class SilentWriter:
 
 REPLICATED = '''
 class Replicated(DistributedDataParallel):
-    """DistributedDataParallel with the attributes and the state of the model itself."""
+    """DistributedDataParallel with the attributes, names and state of the model itself."""
 
     def __getattr__(self, name):
         try:
             return super().__getattr__(name)
         except AttributeError:
             return getattr(self.module, name)
+
+    def named_parameters(self, *args, **kwargs):
+        return self.module.named_parameters(*args, **kwargs)
 
     def state_dict(self, *args, **kwargs):
         return self.module.state_dict(*args, **kwargs)
@@ -184,9 +209,12 @@ HELPERS = {
     ),
     "print_once": PRINT_ONCE,
     "save_once": SAVE_ONCE,
+    "load_saved": LOAD_SAVED,
     "full_state_dict": FULL_STATE_DICT,
     "load_full_state_dict": LOAD_FULL_STATE_DICT,
     "engine_state_dict": ENGINE_STATE_DICT,
+    "whole_state_dict": WHOLE_STATE_DICT,
+    "state_dict_of": STATE_DICT_OF,
     "EngineOptimizer": ENGINE_OPTIMIZER,
     "SilentWriter": SILENT_WRITER,
     "Replicated": REPLICATED,

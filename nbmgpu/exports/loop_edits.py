@@ -16,6 +16,9 @@ SHARE = "nbmgpu.share"
 MEANS = {"ShardedLoader": "mean_over_ranks", "SharedBatch": "mean_over_shared"}
 """The helper that averages a loss, by what ranks have a part of."""
 
+OF_UNKNOWN = {"full_state_dict": "whole_state_dict", "engine_state_dict": "state_dict_of"}
+"""The helper for the state of an object that may be a model, by the one for that of a model."""
+
 RENAMED_CALLS = {
     "print": "print_once",
     "display": "print_once",
@@ -37,6 +40,7 @@ class LoopEdits:
         edits: of the source.
         weighs: the class of which ranks have parts, ``ShardedLoader`` or ``SharedBatch``; empty if
             every rank has whole batches.
+        waits: whether files that it loads may be those that rank 0 saves.
         used: the helpers that it now uses.
         notes: what differs from one device, as sentences without a full stop.
         backward_passes: how many calls of ``backward`` were found.
@@ -44,6 +48,7 @@ class LoopEdits:
 
     edits: SourceEdits
     weighs: str
+    waits: bool = False
     used: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     backward_passes: int = 0
@@ -77,18 +82,43 @@ class LoopEdits:
                 self.edits.surround(node, "ShardedLoader(", ")")
                 self.used.add("ShardedLoader")
 
-    def replace_state_dicts(self, models: set[str], helper: str = "full_state_dict") -> None:
-        """Gather the states of sharded models where the code asks for them, and load whole ones."""
+    def replace_state_dicts(
+        self, models: set[str], others: set[str], helper: str = "full_state_dict"
+    ) -> None:
+        """Gather the states of sharded models where the code asks for them, and load whole ones.
+
+        Args:
+            models: the names of models.
+            others: the names of other objects; what has neither name, such as an argument of a
+                function, is asked for its type.
+            helper: what returns the state of a model.
+        """
         for node in ast.walk(self.edits.tree):
             match node:
-                case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr) as function):
-                    if name in models and attr == "state_dict":
-                        self.edits.replace(node, f"{helper}({name})")
+                case ast.Call(func=ast.Attribute(value=owner, attr=attr) as function):
+                    is_model = isinstance(owner, ast.Name) and owner.id in models
+                    if not is_model and not _may_be_model(owner, others):
+                        continue
+                    source = self.edits.source(owner)
+                    if attr == "state_dict" and is_model:
+                        self.edits.replace(node, f"{helper}({source})")
                         self.used.add(helper)
-                    elif name in models and attr == "load_state_dict" and len(node.args) == 1:
+                    elif attr == "state_dict" and not node.args:
+                        self.edits.replace(node, f"{OF_UNKNOWN[helper]}({source})")
+                        self.used |= {helper, OF_UNKNOWN[helper]}
+                    elif attr == "load_state_dict" and len(node.args) == 1:
                         self.edits.replace(function, "load_full_state_dict")
-                        self.edits.surround(node.args[0], f"{name}, ", "")
+                        self.edits.surround(node.args[0], f"{source}, ", "")
                         self.used.add("load_full_state_dict")
+
+    def gather_norms(self) -> None:
+        """Let ``clip_grad_norm_`` return a plain tensor where its norm is read, as to print it."""
+        statements = {id(n.value) for n in ast.walk(self.edits.tree) if isinstance(n, ast.Expr)}
+        for node in ast.walk(self.edits.tree):
+            match node:
+                case ast.Call(func=function) if last_name(function) == "clip_grad_norm_":
+                    if id(node) not in statements:
+                        self.edits.surround(node, "", ".full_tensor()")
 
     def _weigh_losses(self, scope: list[ast.stmt]) -> None:
         nodes = list(_walk_scope(scope))
@@ -130,6 +160,9 @@ class LoopEdits:
         if helper := RENAMED_CALLS.get(dotted):
             self.edits.replace(call.func, helper)
             self.used.add(helper)
+        elif dotted == "torch.load" and self.waits:
+            self.edits.replace(call.func, "load_saved")
+            self.used.add("load_saved")
         elif dotted in PROGRESS_BARS and not any(k.arg == "disable" for k in call.keywords):
             self.edits.append_argument(call, "disable=dist.get_rank() > 0")
 
@@ -261,6 +294,14 @@ def _walk_scope(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     return (node for node in _walk_scope(body) if isinstance(node, ast.stmt))
+
+
+def _may_be_model(owner: ast.expr, others: set[str]) -> bool:
+    """Return whether an object may be a model, as far as its name says."""
+    name = last_name(owner)
+    if isinstance(owner, ast.Name) and name in others:
+        return False
+    return bool(name) and not any(word in name.lower() for word in ("opt", "sched", "scaler"))
 
 
 def _is_metrics_log(node: ast.stmt) -> bool:

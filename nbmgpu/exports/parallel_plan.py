@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
+from typing import Any
 
 from torch import nn
 
@@ -32,6 +36,9 @@ GATHERED_OUTPUTS = "ColwiseParallel(output_layouts=Replicate())"
 WHOLE_INPUTS = "RowwiseParallel(input_layouts=Replicate())"
 """Styles: between the first two, activations stay split; the others take and return whole ones."""
 
+DESCRIPTIONS = ("device", "dtype", "shape", "requires_grad")
+"""Attributes of a parameter that say nothing of its values."""
+
 
 def parallelize(
     name: str, model: nn.Module | None, named: NamedPlan | None, ranks: int
@@ -51,6 +58,7 @@ def parallelize(
     styles = _styles(model, named, ranks)
     if not styles:
         what = f"`{name}` has no nn.Linear or nn.Embedding that {ranks} ranks could split"
+        what += ", whose weight is used in its own call alone" if _read_by_others(model) else ""
         raise StrategyError(refused(what, "--strategy fsdp"))
     lines = [f"{name} = parallelize_module(", f"    {name},", "    device_mesh,", "    {"]
     lines += [f'        "{key}": {style},' for key, style in _by_pattern(model, styles)]
@@ -86,8 +94,56 @@ def _styles(model: nn.Module, named: NamedPlan | None, ranks: int) -> dict[str, 
             found[name] = INPUTS if module in last else WHOLE_INPUTS
         elif isinstance(module, nn.Linear):
             found[name] = OUTPUTS if module in first else GATHERED_OUTPUTS
+    read = _read_by_others(model)
+    found = {name: style for name, style in found.items() if name not in read}
     whole = _tied_outside(model, set(found))
     return {name: style for name, style in found.items() if name not in whole}
+
+
+def _read_by_others(model: nn.Module) -> set[str]:
+    """Return layers whose weight other modules compute with: the styles split a layer's own call.
+
+    Such a module is one that ends in ``F.linear(x, self.embed.weight)``.
+    """
+    read = {cls: _layers_read(cls) for cls in {type(module) for module in model.modules()}}
+    return {
+        f"{name}.{path}" if name else path
+        for name, module in model.named_modules()
+        for path in read[type(module)]
+    }
+
+
+def _layers_read(cls: type) -> frozenset[str]:
+    """Return ``embed`` if methods of a module read the values of ``self.embed.weight``."""
+    found: set[str] = set()
+    for method in _methods(cls):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
+        except (OSError, TypeError, SyntaxError):  # without source
+            continue
+        nodes = list(ast.walk(tree))
+        described = {
+            id(node.value)
+            for node in nodes
+            if isinstance(node, ast.Attribute) and node.attr in DESCRIPTIONS
+        }
+        for node in nodes:
+            match node:
+                case ast.Attribute(value=layer, attr="weight" | "bias", ctx=ast.Load()):
+                    path = ast.unparse(layer)
+                    if path.startswith("self.") and id(node) not in described:
+                        found.add(path.removeprefix("self."))
+    return frozenset(found)
+
+
+def _methods(cls: type) -> Iterator[Callable[..., Any]]:
+    """Yield the methods of a module that its forward pass may run, without those of torch."""
+    for base in cls.__mro__:
+        if base.__module__.partition(".")[0] == "torch":
+            continue
+        for name, method in vars(base).items():
+            if inspect.isfunction(method) and "init" not in name and name != "reset_parameters":
+                yield method
 
 
 def _weights(model: nn.Module) -> Mapping[int, list[str]]:

@@ -10,11 +10,12 @@ from torch.nn.parallel import DistributedDataParallel
 from nbmgpu.errors import StrategyError, format_message
 
 from .cell_code import imported_values, read_cell_code
-from .deepspeed_calls import EngineOptions, check_unused, initialize
+from .deepspeed_calls import EngineOptions, check_gradients_end, check_unused, initialize
 from .definitions import Item
 from .loop_edits import COUNTS, SHARE, LoopEdits, evaluated_loaders, partial_numbers
 from .loss_checks import check_losses
 from .notes import notes_of
+from .parameter_uses import check_engine_parameters, check_penalties, states_of_shards
 from .placement import place
 from .refusals import (
     REPLICATING,
@@ -35,6 +36,7 @@ from .statements import read_statements
 from .strategy_calls import StrategyCalls, use_zero_optimizers
 from .tracker_calls import edit_trackers
 from .training_objects import TrainingObjects, assigned_name, find_training_objects
+from .values import holds_parameters
 from .wrapped_models import check_calls, check_changes, check_frozen
 
 
@@ -98,7 +100,7 @@ class PlainScript:
         for node in (node for tree in trees for node in ast.walk(tree)):
             match node:
                 case ast.Attribute(value=ast.Name(id=name), attr=attr) if name not in others:
-                    if attr in ("state_dict", "load_state_dict"):
+                    if attr in ("state_dict", "load_state_dict", "named_parameters"):
                         return True
                     lacks = not hasattr(DistributedDataParallel, attr) and attr != "training"
                     if lacks and (name in made or any(hasattr(model, attr) for model in models)):
@@ -179,22 +181,35 @@ class PlainScript:
 
     def _edited(self, code: str) -> LoopEdits:
         """Return the edits of one piece of code; a cell that distributes itself is left alone."""
-        edits = LoopEdits(SourceEdits(code), self._parts_of)
+        strategy = self._request.options.strategy
+        edits = LoopEdits(SourceEdits(code), self._parts_of, self._waits_for_files(code))
         divided = self._calls.divides_batches
         check_code(edits.edits.tree, self._objects, self._values, divided)
-        if self._request.options.strategy != "none":
+        if strategy != "none":
             edits.edit()
             for statement in partial_numbers(edits.edits.tree) if divided else ():
                 line = ast.unparse(statement).split("\n")[0]
                 self.parts.notes.append(f"The {COUNTS.format(line=line)}.")
             names = {*self._objects.models, *self._objects.made_models}
+            others = set(self._objects.kinds) - set(self._objects.models)
             if self._calls.shards_parameters:
-                edits.replace_state_dicts(names)
+                edits.replace_state_dicts(names, others)
+                edits.gather_norms()
+                self.parts.notes += states_of_shards(edits.edits.tree, self._objects)
+            if self._calls.shards_parameters or strategy.startswith("deepspeed_stage_3"):
+                check_penalties(edits.edits.tree, self._objects)
             if self._calls.has_engine:
-                self._engine.read(edits.edits)
-                edits.replace_state_dicts(names, "engine_state_dict")
+                check_engine_parameters(edits.edits.tree, self._objects)
+                self._engine.read(edits.edits, self._objects, self._values)
+                edits.replace_state_dicts(names, others, "engine_state_dict")
         self.parts.helpers |= edits.used
         return edits
+
+    def _waits_for_files(self, code: str) -> bool:
+        """Return whether code may load files that the training saves; a dataset loads others."""
+        codes = [self._cell.code, *(i.text for i in self._code_of_definitions())]
+        trains = code == self._cell.code or "torch.save(" in code or "load_state_dict(" in code
+        return trains and any("torch.save(" in each for each in codes)
 
     @property
     def _parts_of(self) -> str:
@@ -256,15 +271,21 @@ class PlainScript:
     def _initialize_engine(self, model: str) -> list[str]:
         """Return the statements that make DeepSpeed's engine, and use its helpers."""
         request, objects = self._request, self._objects
+        check_gradients_end([self._cell.code, *(i.text for i in self._code_of_definitions())])
         lines = initialize(model, objects, self._values, request.options.strategy, self._engine)
         if request.at_start:
             for name in objects.of_kind("optimizer"):
                 check_unused(name, self._values[name])
         self.parts.helpers |= {"EngineOptimizer", "engine_state_dict"}
+        code = "\n".join([self._cell.code, *(i.text for i in self._code_of_definitions())])
+        if ".named_parameters(" in code:  # whose names would begin with "module."
+            lines.append(f"{model}.named_parameters = {model}.module.named_parameters")
         return lines
 
     def _first_optimizer(self, model: str) -> float:
-        """Return a position after a model is made and before the optimizers that train it.
+        """Return a position after a model is made and before what takes its parameters.
+
+        These are the optimizers that train it, and lists of parameters for them.
 
         Raises:
             StrategyError: an optimizer is made at once with the model, or before.
@@ -276,13 +297,22 @@ class PlainScript:
             groups = self._values[name].param_groups
             if not any(id(p) in parameters for group in groups for p in group["params"]):
                 continue
-            order = self._definitions.first_order(name)
-            if order <= made:
-                what = f"`{name}` is made before `{model}` is complete, so it cannot have shards"
-                instead = f"make `{name}` in a statement of its own, after `{model}`"
-                raise StrategyError(format_message(what, instead=f"{instead}; or {WITH_NBMGPU}"))
-            orders.append(order)
+            self._check_made_after(name, self._definitions.first_order(name), model, made)
+            orders.append(self._definitions.first_order(name))
+        for item in self._definitions.items:
+            if item.statement is None or model not in item.statement.reads_at_once:
+                continue
+            lists = [n for n in item.binds if holds_parameters(self._values.get(n))]
+            if lists and model not in item.statement.changes:
+                self._check_made_after(lists[0], item.order, model, made)
+                orders.append(item.order)
         return min(min(orders) - 0.05, END + 1)
+
+    def _check_made_after(self, name: str, order: float, model: str, made: float) -> None:
+        if order <= made:
+            what = f"`{name}` is made before `{model}` is complete, so it cannot have shards"
+            instead = f"make `{name}` in a statement of its own, after `{model}`"
+            raise StrategyError(format_message(what, instead=f"{instead}; or {WITH_NBMGPU}"))
 
 
 def parts_of(request: ExportRequest, path: Path) -> ScriptParts:

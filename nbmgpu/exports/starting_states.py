@@ -124,7 +124,7 @@ class StartingStates:
             return
         states = request.random
         if states is None:
-            if request.options.strategy == TP and "seed(" not in code:
+            if request.options.strategy == TP:
                 self._seed_alike(code)
             return
         if states.torch is not None:
@@ -141,7 +141,7 @@ class StartingStates:
     def _seed_alike(self, code: str) -> None:
         """Let all ranks draw the same numbers; torch's generators start alike in each process."""
         for module, call in (("random", "random.seed"), ("numpy", "np.random.seed")):
-            if _mentions(code, module):
+            if _mentions(code, module) and f"{call}(" not in code:
                 self.parts.wraps.append((END + 2, f"{call}(0)  # alike on all ranks"))
                 self._import_for(module)
 

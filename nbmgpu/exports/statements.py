@@ -202,7 +202,7 @@ def _changed(node: ast.stmt) -> Iterator[str]:
     """Yield the names whose objects a statement changes as far as its source shows."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return
-    if "requires_grad" in ast.unparse(node):  # of the parameters of a model, as in a loop
+    if _sets_requires_grad(node):  # of the parameters of a model, as in a loop
         yield from (each.id for each in ast.walk(node) if isinstance(each, ast.Name))
     for each in ast.walk(node):
         if isinstance(each, ast.Attribute | ast.Subscript) and not isinstance(each.ctx, ast.Load):
@@ -215,6 +215,18 @@ def _changed(node: ast.stmt) -> Iterator[str]:
         case ast.Expr(value=ast.Call(func=function, args=arguments)):
             if ast.unparse(function) not in READING_FUNCTIONS:  # such as random.shuffle(order)
                 yield from (base_name(each) for each in arguments)
+
+
+def _sets_requires_grad(node: ast.stmt) -> bool:
+    """Return whether a statement freezes parameters, or the reverse; an optimizer reads alone."""
+    return any(
+        isinstance(each, ast.Attribute)
+        and (
+            each.attr == "requires_grad_"
+            or (each.attr == "requires_grad" and not isinstance(each.ctx, ast.Load))
+        )
+        for each in ast.walk(node)
+    )
 
 
 def base_name(node: ast.expr) -> str:

@@ -208,3 +208,12 @@ def _has_objects(state: Any) -> bool:
 
 def _has_gpu_tensors(module: nn.Module) -> bool:
     return any(tensor.is_cuda for tensor in module.state_dict().values())
+
+
+def holds_parameters(value: Any) -> bool:
+    """Return whether a value is a parameter, or a list, tuple or dict with one: of an optimizer."""
+    if isinstance(value, dict):
+        return any(map(holds_parameters, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(holds_parameters, value))
+    return isinstance(value, nn.Parameter)

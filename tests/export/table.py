@@ -310,6 +310,83 @@ config = BertConfig(
     intermediate_size=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 model = BertForSequenceClassification(config)
         """, opt="opt = torch.optim.AdamW(model.parameters(), lr=1e-3)"),
+    exported("groups of listed parameters", opt="""
+decay = [p for p in model.parameters() if p.ndim > 1]
+rest, groups = [], []
+for name, parameter in model.named_parameters():
+    if parameter.ndim < 2:
+        rest.append(parameter)
+groups += [{"params": decay, "weight_decay": 0.1}, {"params": rest, "lr": 0.05}]
+opt = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+        """, expected=("decay = [p for p in model.parameters() if p.ndim > 1]",)),
+    exported("an optimizer of what requires gradients", more="""
+        for parameter in model.body.parameters():
+            parameter.requires_grad = False
+        """ + """
+        opt = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.1, 0.9)
+        """),
+    exported("names of parameters", TRAIN.replace(
+        "loss = F.cross_entropy(model(x), y)", """loss = F.cross_entropy(model(x), y)
+        for name, p in model.named_parameters():
+            if name.startswith("head"):
+                loss = loss + 0.1 * p.pow(2).sum()"""), expected=("Replicated(model)",)),
+    exported("a checkpoint of an object", "saver = Saver(model)\n" + TRAIN + """
+saver.save()
+assert type(torch.load("best.pt")["head.weight"]) is torch.Tensor
+""", more="""
+        class Saver:
+            def __init__(self, model):
+                self.model = model
+
+            def save(self):
+                checkpoint(self.model, "best.pt")
+
+        def checkpoint(net, path):
+            torch.save(net.state_dict(), path)
+        """),
+    exported("a checkpoint that is read", TRAIN + """
+    torch.save({"model": model.state_dict()}, "best.pt")
+model.load_state_dict(torch.load("best.pt")["model"])
+""", expected=('load_saved("best.pt")',)),
+    exported("tqdm of notebooks", """
+        from tqdm.auto import tqdm
+
+        for epoch in range(2):
+            for x, y in tqdm(loader):
+                opt.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                opt.step()
+        """),
+    exported("accumulation that continues", """
+        for step, (x, y) in enumerate(loader):
+            loss = F.cross_entropy(model(x), y) / 2
+            loss.backward()
+            if step % 2 == 0:
+                continue
+            opt.step()
+            opt.zero_grad()
+        """),
+    exported("accumulation that clips", """
+        from torch.nn.utils import clip_grad_norm_ as clip
+
+        LARGEST = 0.1
+        for step, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y) / 2).backward()
+            if step % 2:
+                clip([p for p in model.parameters() if p.requires_grad], LARGEST)
+                opt.step()
+                opt.zero_grad()
+        print(LARGEST)
+        """),
+    exported("the norm of gradients", """
+        for x, y in loader:
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            opt.step()
+            print(f"{norm:.4f}")
+        """),
 ]  # fmt: skip
 """What is exported for ddp; a part also for other strategies."""
 
@@ -364,5 +441,24 @@ model = LlamaForCausalLM(config)
         opt="opt = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, foreach=True)",
         expected=('"layers.layers.*.linear1": ColwiseParallel(output_layouts=Replicate()),',
                   '"head.0": ColwiseParallel(),', "set_fastpath_enabled(False)")),
+    exported("an embedding that is the head, too", """
+        for (x,) in loader:
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), x[:, 0])
+            loss.backward()
+            opt.step()
+        """, loader="""
+        class Tied(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embed = nn.Embedding(40, 16)
+                self.body = nn.Linear(16, 16)
+
+            def forward(self, x):
+                return F.linear(torch.tanh(self.body(self.embed(x).mean(1))), self.embed.weight)
+
+        loader = DataLoader(TensorDataset(torch.randint(40, (22, 6))), batch_size=5)
+        """, model="model = Tied()",
+        expected=('    {\n            "body": ColwiseParallel(output_layouts=Replicate())',)),
 ]  # fmt: skip
 """What is exported for tp alone."""

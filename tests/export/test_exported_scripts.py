@@ -60,6 +60,21 @@ OTHERS = [
     ("tp", "the best state"),
     ("fsdp", "a model trained in an earlier cell"),
     ("fsdp", "all made in the cell"),
+    ("fsdp", "groups of listed parameters"),
+    ("fsdp", "an optimizer of what requires gradients"),
+    ("fsdp", "a checkpoint of an object"),
+    ("fsdp", "the norm of gradients"),
+    ("tp", "groups of listed parameters"),
+    ("tp", "an optimizer of what requires gradients"),
+    ("tp", "a checkpoint of an object"),
+    ("tp", "a checkpoint that is read"),
+    ("tp", "the norm of gradients"),
+    ("deepspeed_stage_2", "groups of listed parameters"),
+    ("deepspeed_stage_2", "names of parameters"),
+    ("deepspeed_stage_3", "a checkpoint of an object"),
+    ("deepspeed_stage_2", "tqdm of notebooks"),
+    ("deepspeed_stage_2", "accumulation that continues"),
+    ("deepspeed_stage_2", "accumulation that clips"),
 ]
 
 

@@ -22,6 +22,10 @@ def notebook() -> Notebook:
     return made
 
 
+CLIPPED = TRAIN.replace(
+    "opt.step()", "nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        opt.step()"
+)
+
 REFUSED = {
     "pp": ({"strategy": "pp"}, TRAIN, "--strategy ddp or zero1 or fsdp"),
     "layers that no style splits": (
@@ -63,6 +67,93 @@ REFUSED = {
         "opt = torch.optim.LBFGS(model.parameters())\n" + TRAIN,
         "made before the cell",
     ),
+    "clipping of a part under DeepSpeed": (
+        {"strategy": "deepspeed_stage_2"},
+        CLIPPED.replace("model.parameters()", "model.head.parameters()"),
+        "clips the gradients of the whole model",
+    ),
+    "clipping of some steps under DeepSpeed": (
+        {"strategy": "deepspeed_stage_2"},
+        TRAIN + CLIPPED,
+        "does not before `opt.step()`",
+    ),
+    "a norm that is an argument": (
+        {"strategy": "deepspeed_stage_2"},
+        "def step(largest):\n    F.cross_entropy(model(X), Y).backward()\n"
+        "    nn.utils.clip_grad_norm_(model.parameters(), largest)\n    opt.step()\n"
+        "    opt.zero_grad()\nstep(1.0)",
+        "a number as the norm",
+    ),
+    "two forward passes under DeepSpeed": (
+        {"strategy": "deepspeed_stage_2"},
+        TRAIN.replace("model(x), y", "model(x) + model(x.flip(1)), y"),
+        "several times for one backward()",
+    ),
+    "forward passes in a loop under DeepSpeed": (
+        {"strategy": "deepspeed_stage_2"},
+        TRAIN.replace("model(x), y", "sum(model(x * i) for i in range(3)), y"),
+        "several times for one backward()",
+    ),
+    "two backward passes under DeepSpeed": (
+        {"strategy": "deepspeed_stage_2"},
+        TRAIN.replace("loss.backward()", "loss.backward(retain_graph=True)"),
+        "one forward pass twice",
+    ),
+    "gradients that add up under DeepSpeed": (
+        {"strategy": "deepspeed_stage_1"},
+        TRAIN.replace("opt.zero_grad()", "pass"),
+        "zero_grad() before backward()",
+    ),
+    "changed weights under DeepSpeed": (
+        {"strategy": "deepspeed_stage_2"},
+        TRAIN + "    for p in model.parameters():\n        p.data.clamp_(-1, 1)\n",
+        "changes parameters",
+    ),
+    "initialized weights under DeepSpeed": (
+        {"strategy": "deepspeed_stage_2"},
+        "nn.init.zeros_(model.head.weight)\n" + TRAIN,
+        "changes parameters",
+    ),
+    "changed weights of an argument under DeepSpeed": (
+        {"strategy": "deepspeed_stage_2"},
+        "def limit(net):\n    for p in net.parameters():\n        p.data = p.data.clamp(-1, 1)\n"
+        + TRAIN
+        + "limit(model)\n",
+        "changes parameters",
+    ),
+    "a copy under DeepSpeed": (
+        {"strategy": "deepspeed_stage_2"},
+        "import copy\n" + TRAIN + "average = copy.deepcopy(model)\n",
+        "copy `model` in an earlier cell",
+    ),
+    "the optimizer's state under DeepSpeed": (
+        {"strategy": "deepspeed_stage_3"},
+        TRAIN + 'torch.save(opt.state_dict(), "opt.pt")\n',
+        "each rank has a part",
+    ),
+    "a closure under DeepSpeed": (
+        {"strategy": "deepspeed_stage_3"},
+        TRAIN.replace("opt.step()", "opt.step(lambda: loss)"),
+        "closure",
+    ),
+    "an optimizer made in the cell, under DeepSpeed": (
+        {"strategy": "deepspeed_stage_3"},
+        f"{SGD}\n{TRAIN}",
+        "make the optimizer in an earlier cell",
+    ),
+    **{
+        f"a penalty {how} under {strategy}": (
+            {"strategy": strategy},
+            TRAIN.replace("F.cross_entropy(model(x), y)", f"F.cross_entropy(model(x), y) + {term}"),
+            "weight_decay of the optimizer",
+        )
+        for strategy in ("tp", "fsdp", "deepspeed_stage_3")
+        for how, term in {
+            "on all weights": "sum(p.abs().sum() for p in model.parameters())",
+            "on powers": 'sum((p**2).sum() for n, p in model.named_parameters() if "w" in n)',
+            "on a layer": "torch.norm(model.head.weight)",
+        }.items()
+    },
     "whole batches": ({"exact": "always"}, TRAIN, "--exact never"),
     "accumulate": ({"accumulate": 2}, TRAIN, "--accumulate cannot"),
     "a loader and a shared batch": (
@@ -250,6 +341,7 @@ NOTES = {
     "mlflow": ("import mlflow", TRAIN + '    mlflow.log_metric("loss", loss.item())\n',
         "if dist.get_rank() == 0:"),
     "magic": ("", "%time print(1)\n" + TRAIN, "`%time print(1)`"),
+    "states of shards": ("", TRAIN + "state = opt.state_dict()\n", "this rank's shards"),
 }  # fmt: skip
 
 
@@ -258,7 +350,8 @@ def test_what_may_differ_is_a_note(name: str, tmp_path: Path) -> None:
     setup, cell, message = NOTES[name]
     notebook = Notebook()
     notebook.run(IMPORTS, DEFINITIONS, LOADER, f"{MODEL}\n{SGD}", setup or "pass")
-    exported = notebook.export(cell, tmp_path / "train.py")
+    strategy = "fsdp" if name == "states of shards" else "ddp"
+    exported = notebook.export(cell, tmp_path / "train.py", strategy=strategy)
     assert len(exported.notes) == 1
     assert message in exported.notes[0]
     assert exported.notes[0] in " ".join(exported.path.read_text().split())
@@ -320,3 +413,18 @@ def test_the_words_of_the_command(line: str, run: str, path: str, options: objec
 def test_wrong_words_say_what_to_type(line: str) -> None:
     with pytest.raises(OptionError, match="Try: "):
         parse(line)
+
+
+def test_an_embedding_that_changes_itself_has_no_engine(tmp_path: Path) -> None:
+    notebook = Notebook()
+    notebook.run(IMPORTS, DEFINITIONS, LOADER)
+    notebook.run(f"model = nn.Sequential(nn.Embedding(9, 4, max_norm=1.0), nn.Flatten())\n{SGD}")
+    with pytest.raises(NbmgpuError, match="max_norm"):
+        notebook.export(TRAIN, tmp_path / "train.py", strategy="deepspeed_stage_2")
+
+
+def test_all_ranks_shuffle_alike_after_a_run(notebook: Notebook, tmp_path: Path) -> None:
+    cell = "import random\norder = [*range(9)]\nrandom.shuffle(order)\n" + TRAIN
+    request = notebook.request(cell, strategy="tp", at_start=False)
+    text = write_script(request, tmp_path / "train.py").path.read_text()
+    assert "random.seed(0)  # alike on all ranks" in text
