@@ -171,6 +171,11 @@ shared: SharedMemoryAllReduce | None = None
 """The all-reduce through shared memory; None if the ranks share none."""
 
 
+def can_share_memory() -> bool:
+    """Return whether ranks have shared memory, and this one has not finished the cell."""
+    return shared is not None and not shared.has_left
+
+
 def all_reduce(tensor: Tensor, group: ProcessGroup | None = None) -> Work:
     """Start to sum a contiguous ``tensor`` over ``group``, in place.
 
@@ -181,27 +186,26 @@ def all_reduce(tensor: Tensor, group: ProcessGroup | None = None) -> Work:
         group: None for all ranks, which can use shared memory.
     """
     everyone = group is None or group is dist.group.WORLD
-    if shared is not None and not shared.has_left and everyone and tensor.device.type == "cpu":
+    if shared is not None and can_share_memory() and everyone and tensor.device.type == "cpu":
         return _DeferredWork(shared, tensor)
     work: Work = dist.all_reduce(tensor, group=group, async_op=True)
     return work
 
 
 def gather_numbers(number: int, group: ProcessGroup | None = None) -> list[int]:
-    """Return the numbers of all ranks, in order; collective.
+    """Return the numbers of the ranks of ``group``, in order; collective.
 
     The host waits for the other ranks, and for no GPU.
 
     Args:
         number: of this rank.
-        group: all ranks, for where they share no memory; None for the default group.
+        group: None for all ranks, which can use shared memory.
 
     Raises:
-        RankError: another rank has finished the cell.
+        RankError: another rank has finished the cell; among all ranks.
     """
-    numbers = torch.zeros(dist.get_world_size(), dtype=torch.int64)
-    numbers[dist.get_rank()] = number  # a sum to which each other rank adds zero
-    in_memory = shared is not None and not shared.has_left
-    all_reduce(numbers, None if in_memory else group).wait()
+    numbers = torch.zeros(dist.get_world_size(group), dtype=torch.int64)
+    numbers[dist.get_rank(group)] = number  # a sum to which each other rank adds zero
+    all_reduce(numbers, group).wait()
     found: list[int] = numbers.tolist()
     return found

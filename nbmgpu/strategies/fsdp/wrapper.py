@@ -90,6 +90,7 @@ class FSDPWrapper:
             strategy,
             dist.new_group(backend="gloo", timeout=TIMEOUT),
             "%%mgpu --strategy ddp, or --fsdp-units with a module that always runs",
+            in_memory=True,
         )
         self._reduced: list[int] = []
 

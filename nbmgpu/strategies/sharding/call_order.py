@@ -11,7 +11,7 @@ from datetime import timedelta
 from torch.distributed import ProcessGroup
 
 from nbmgpu.errors import SAME_STEPS_HINT, RankError, StrategyError, format_message
-from nbmgpu.strategies.all_reduce import gather_numbers
+from nbmgpu.strategies.all_reduce import can_share_memory, gather_numbers
 
 TIMEOUT = timedelta(minutes=5)
 """How long a rank waits for the others at the same call."""
@@ -42,17 +42,22 @@ def _is_outermost_start(position: int) -> bool:
 class CallOrderCheck:
     """Compares positions of ranks, on the CPU, so that no GPU is waited for."""
 
-    def __init__(self, strategy: str, group: ProcessGroup, remedy: str) -> None:
-        """Compare all ranks.
+    def __init__(
+        self, strategy: str, group: ProcessGroup, remedy: str, in_memory: bool = False
+    ) -> None:
+        """Compare the ranks of ``group``.
 
         Args:
             strategy: the name of the strategy, for error messages.
-            group: all ranks, a group of its own with ``TIMEOUT``, where they share no memory.
+            group: the ranks, a group of its own with ``TIMEOUT``.
             remedy: what to type where ranks run different modules.
+            in_memory: whether to use shared memory if there is some; only for a group of all ranks,
+                which then compare and all-reduce in the same order.
         """
         self.strategy = strategy
         self.group = group
         self.remedy = remedy
+        self.in_memory = in_memory
 
     def check(self, position: int, name: str = "") -> None:
         """Make sure that all ranks are at ``position``; collective.
@@ -66,7 +71,8 @@ class CallOrderCheck:
         """
         name = name or NAMES[position]
         try:
-            positions = gather_numbers(position, self.group)
+            in_memory = self.in_memory and can_share_memory()
+            positions = gather_numbers(position, None if in_memory else self.group)
         except RankError:
             raise  # a rank has left
         except RuntimeError as error:
