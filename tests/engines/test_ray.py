@@ -140,6 +140,8 @@ def test_the_head_of_the_next_run_connects_in_advance(cluster: RayCluster) -> No
     def waiting() -> list[int]:
         return [int(line.split()[0]) for line in children() if "ray.head" in line]
 
+    for pid in waiting():  # of another test, or of a first attempt at this one
+        os.kill(pid, 9)
     first = head_of()
     wait(lambda: len(waiting()) == 1)
     (second,) = waiting()
