@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +61,7 @@ class EngineOptions:
             if name in NOT_SPLIT:
                 what = f"The code {NOT_SPLIT[name]}: `{ast.unparse(node)}`"
                 raise StrategyError(refused(what, "--strategy zero1 or fsdp"))
-        check_forward_passes(edits.tree, {*objects.models})
+        _check_forward_passes(edits.tree, {*objects.models})
         _check_optimizers(edits.tree, objects)
         clipping = [
             node
@@ -69,7 +69,8 @@ class EngineOptions:
             if isinstance(node, ast.Call) and is_clipping(node, values)
         ]
         statements = {id(n.value): n for n in ast.walk(edits.tree) if isinstance(n, ast.Expr)}
-        before_steps, steps = _steps_of(edits.tree, objects, values)
+        steps = _steps_of(edits.tree, objects)
+        before_steps = {each for before in steps.values() for each in before}
         for call in clipping:
             statement = statements.get(id(call))
             if statement is None or statement not in before_steps:
@@ -78,11 +79,9 @@ class EngineOptions:
             check_clips_all(call, objects, values)
             self.clipping.add(norm_of(call, edits.tree, values))
             edits.remove(statement)
-        clips = {id(statements[id(call)]) for call in clipping}
+        clips = {statements[id(call)] for call in clipping}
         self._steps_alone += [
-            ast.unparse(step)
-            for step, before in steps.items()
-            if not any(id(each) in clips for each in before)
+            ast.unparse(step) for step, before in steps.items() if clips.isdisjoint(before)
         ]
         if len(self.clipping) > 1:
             what = f"Gradients are clipped to several norms: {' and '.join(sorted(self.clipping))}"
@@ -91,19 +90,7 @@ class EngineOptions:
             step = self._steps_alone[0]
             what = f"DeepSpeed clips at each step, and the code does not before `{step}`"
             raise StrategyError(refused(what, "clip_grad_norm_ before each step, or two cells"))
-        conditions = [node for node in ast.walk(edits.tree) if isinstance(node, ast.If)]
-        conditional = {id(inner) for node in conditions for inner in ast.walk(node)}
-        blocks = _blocks(edits.tree)
-        backward = [block for block in blocks if "backward" in block]
-        self.accumulates |= (
-            len(backward) > 1
-            or any(block.count("backward") > 1 or "step" not in block for block in backward)
-            or any(isinstance(node, ast.Continue) for node in ast.walk(edits.tree))
-            or any(
-                _name_of(node) == "step" and id(node) in conditional
-                for node in ast.walk(edits.tree)
-            )
-        )
+        self.accumulates |= _accumulates(edits.tree, steps.keys())
 
 
 def initialize(
@@ -212,7 +199,7 @@ def _check_optimizers(tree: ast.Module, objects: TrainingObjects) -> None:
                     raise StrategyError(refused(what, "remove it, or --strategy zero1 or fsdp"))
 
 
-def check_forward_passes(tree: ast.Module, models: set[str]) -> None:
+def _check_forward_passes(tree: ast.Module, models: set[str]) -> None:
     """Check that each forward pass of a model has a backward pass of its own.
 
     Raises:
@@ -264,16 +251,24 @@ def check_gradients_end(codes: Iterable[str]) -> None:
         raise StrategyError(refused(what, "zero_grad() before backward()"))
 
 
-def _steps_of(
-    tree: ast.Module, objects: TrainingObjects, values: Mapping[str, Any]
-) -> tuple[set[ast.stmt], dict[ast.stmt, list[ast.stmt]]]:
-    """Return the statements before a step in its block, and each step with those before it."""
+def _accumulates(tree: ast.Module, steps: Collection[ast.stmt]) -> bool:
+    """Return whether several backward passes may come before one of the optimizer's ``steps``."""
+    passes = [block for block in _bodies(tree) for each in block if _is_call_of(each, "backward")]
+    return (
+        len(passes) > 1
+        or any(set(block).isdisjoint(steps) for block in passes)
+        or any(isinstance(node, ast.Continue) for node in ast.walk(tree))
+    )
+
+
+def _steps_of(tree: ast.Module, objects: TrainingObjects) -> dict[ast.stmt, list[ast.stmt]]:
+    """Return each step of an optimizer with the statements before it in its block."""
     steps: dict[ast.stmt, list[ast.stmt]] = {}
     for block in _bodies(tree):
         for place, statement in enumerate(block):
             if _is_call_of(statement, "step") and _is_optimizer(statement, objects):
                 steps[statement] = block[:place]
-    return {each for before in steps.values() for each in before}, steps
+    return steps
 
 
 def _is_call_of(statement: ast.stmt, method: str) -> bool:
@@ -301,17 +296,3 @@ def _bodies(tree: ast.AST) -> Iterator[list[ast.stmt]]:
         for body in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
             if isinstance(body, list):
                 yield body
-
-
-def _blocks(tree: ast.AST) -> Sequence[list[str]]:
-    """Return, for each block of statements, the methods that its own statements call."""
-    return [
-        [
-            statement.value.func.attr
-            for statement in body
-            if isinstance(statement, ast.Expr)
-            and isinstance(statement.value, ast.Call)
-            and isinstance(statement.value.func, ast.Attribute)
-        ]
-        for body in _bodies(tree)
-    ]

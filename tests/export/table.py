@@ -99,6 +99,14 @@ TABLE = [
     exported("a scheduler", TRAIN.replace("opt.step()", "opt.step()\n        sched.step()"),
         more="sched = torch.optim.lr_scheduler.StepLR(opt, 3, 0.5)",
         expected=("sched = torch.optim.lr_scheduler.StepLR(opt, 3, 0.5)",)),
+    exported("a step for each epoch, and a scheduler's for each batch", """
+        for epoch in range(3):
+            opt.zero_grad()
+            for x, y in loader:
+                (F.cross_entropy(model(x), y) / 6).backward()
+                sched.step()
+            opt.step()
+        """, more="sched = torch.optim.lr_scheduler.StepLR(opt, 5, 0.5)"),
     exported("a scheduler made in the cell",
         "sched = torch.optim.lr_scheduler.OneCycleLR(opt, 0.2, total_steps=12)\n"
         + TRAIN.replace("opt.step()", "opt.step()\n        sched.step()")),

@@ -45,6 +45,7 @@ OTHERS = [
     ("deepspeed_stage_3", "a scheduler"),
     ("deepspeed_stage_3", "clipping"),
     ("deepspeed_stage_2", "a scheduler made in the cell"),
+    ("deepspeed_stage_2", "a step for each epoch, and a scheduler's for each batch"),
     ("deepspeed_stage_1", "accumulation"),
     ("deepspeed_stage_2", "an uneven batch size"),
     ("deepspeed_stage_3", "evaluation and a plateau"),
