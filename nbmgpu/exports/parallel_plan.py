@@ -18,12 +18,13 @@ from nbmgpu.strategies.tp.named_plan import NamedPlan
 
 from .refusals import refused
 
-STYLES = "from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel"
+MESH = "from torch.distributed.device_mesh import init_device_mesh"
+STYLES = "ColwiseParallel, RowwiseParallel, parallelize_module"
 IMPORTS = (
-    "from torch.distributed.device_mesh import init_device_mesh",
+    MESH,
     "from torch.distributed.tensor import Replicate",
     "from torch.distributed.tensor.experimental import implicit_replication",
-    f"{STYLES}, parallelize_module",
+    f"from torch.distributed.tensor.parallel import {STYLES}",
 )
 """What ``parallelize`` needs; the script drops those that it does not use."""
 
@@ -69,9 +70,8 @@ def parallelize(
     return lines
 
 
-def mesh(on_gpu: bool) -> str:
-    """Return the statement that makes the mesh of all ranks."""
-    device = "cuda" if on_gpu else "cpu"
+def mesh(device: str) -> str:
+    """Return the statement that makes the mesh of all ranks, with a kind of ``device``."""
     return f'device_mesh = init_device_mesh("{device}", (dist.get_world_size(),))'
 
 

@@ -107,6 +107,11 @@ class PlainScript:
                         return True
         return False
 
+    @property
+    def _codes(self) -> list[str]:
+        """The source of the cell, and of the notebook's functions and classes that it needs."""
+        return [self._cell.code, *(item.text for item in self._code_of_definitions())]
+
     # ------------------------------------------------------------------- code
 
     def _edit_code(self) -> None:
@@ -171,8 +176,7 @@ class PlainScript:
     def _check_divided(self, cell: ast.Module) -> None:
         """Check that ranks with parts of a batch compute gradients that can be averaged."""
         values, objects = self._values, self._objects
-        codes = [self._cell.code, *(item.text for item in self._code_of_definitions())]
-        trees = [cell, *map(ast.parse, codes[1:])]
+        trees = [cell, *map(ast.parse, self._codes[1:])]
         for tree in trees:
             check_calls(tree, objects, values)
         check_losses(trees, values)
@@ -207,9 +211,8 @@ class PlainScript:
 
     def _waits_for_files(self, code: str) -> bool:
         """Return whether code may load files that the training saves; a dataset loads others."""
-        codes = [self._cell.code, *(i.text for i in self._code_of_definitions())]
         trains = code == self._cell.code or "torch.save(" in code or "load_state_dict(" in code
-        return trains and any("torch.save(" in each for each in codes)
+        return trains and any("torch.save(" in each for each in self._codes)
 
     @property
     def _parts_of(self) -> str:
@@ -271,14 +274,14 @@ class PlainScript:
     def _initialize_engine(self, model: str) -> list[str]:
         """Return the statements that make DeepSpeed's engine, and use its helpers."""
         request, objects = self._request, self._objects
-        check_gradients_end([self._cell.code, *(i.text for i in self._code_of_definitions())])
+        check_gradients_end(self._codes)
         lines = initialize(model, objects, self._values, request.options.strategy, self._engine)
         if request.at_start:
             for name in objects.of_kind("optimizer"):
                 check_unused(name, self._values[name])
         self.parts.helpers |= {"EngineOptimizer", "engine_state_dict"}
-        code = "\n".join([self._cell.code, *(i.text for i in self._code_of_definitions())])
-        if ".named_parameters(" in code:  # whose names would begin with "module."
+        # Names of the engine would begin with "module."
+        if any(".named_parameters(" in code for code in self._codes):
             lines.append(f"{model}.named_parameters = {model}.module.named_parameters")
         return lines
 

@@ -83,9 +83,11 @@ def torchrun_command(request: ExportRequest, name: str) -> str:
     """Return the command that runs the script."""
     nodes = f"--nnodes {request.nodes} --rdzv-backend c10d --rdzv-endpoint HOST:29500 "
     each = request.world_size // request.nodes
-    on_cpu = "DS_ACCELERATOR=cpu " if request.options.strategy in DEEPSPEED else ""
-    command = "torchrun" if request.on_gpu else f"{on_cpu}torchrun"
-    return f"{command} {nodes if request.nodes > 1 else ''}--nproc-per-node {each} {name}"
+    on_cpu = request.options.strategy in DEEPSPEED and not request.on_gpu
+    accelerator = "DS_ACCELERATOR=cpu " if on_cpu else ""  # else it takes a GPU that it finds
+    return (
+        f"{accelerator}torchrun {nodes if request.nodes > 1 else ''}--nproc-per-node {each} {name}"
+    )
 
 
 def in_docstring(text: str) -> str:

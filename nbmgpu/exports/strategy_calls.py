@@ -24,7 +24,6 @@ DDP = "from torch.nn.parallel import DistributedDataParallel"
 FULLY_SHARD = "from torch.distributed.fsdp import fully_shard"
 MIXED = "from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard"
 ZERO = "from torch.distributed.optim import ZeroRedundancyOptimizer"
-MESH = "from torch.distributed.device_mesh import init_device_mesh"
 HOOKS = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"
 
 SUMMARIES = {
@@ -55,6 +54,11 @@ class StrategyCalls:
     world_size: int
     on_gpu: bool
     unwraps: bool = False
+
+    @property
+    def device(self) -> str:
+        """The kind of the ranks' devices."""
+        return "cuda" if self.on_gpu else "cpu"
 
     @property
     def shards_parameters(self) -> bool:
@@ -89,7 +93,7 @@ class StrategyCalls:
             return list(parallel_plan.IMPORTS)
         if self.shards_parameters:
             found = [MIXED if options.precision == "bf16" else FULLY_SHARD]
-            return found + ([MESH] if options.strategy == "hsdp" else [])
+            return found + ([parallel_plan.MESH] if options.strategy == "hsdp" else [])
         return []
 
     def wrap(self, name: str, model: nn.Module | None) -> list[str]:
@@ -107,9 +111,8 @@ class StrategyCalls:
         if options.sync_batchnorm and self.divides_batches:
             before.append(f"{name} = torch.nn.SyncBatchNorm.convert_sync_batchnorm({name})")
         if options.precision == "bf16" and options.strategy not in SHARDING:
-            device = "cuda" if self.on_gpu else "cpu"
             before.append(
-                f'{name}.forward = torch.autocast("{device}", torch.bfloat16)({name}.forward)'
+                f'{name}.forward = torch.autocast("{self.device}", torch.bfloat16)({name}.forward)'
             )
         if self.has_engine and model is None:
             what = f"DeepSpeed's engine is made before the cell, and the cell makes `{name}`"
@@ -119,7 +122,7 @@ class StrategyCalls:
         if options.strategy == TP:
             named = NamedPlan.of(options.tp_plan)
             split = parallel_plan.parallelize(name, model, named, self.world_size)
-            return [*before, parallel_plan.mesh(self.on_gpu), *split]
+            return [*before, parallel_plan.mesh(self.device), *split]
         if self.shards_parameters:
             return [*before, *self._shard(name, model)]
         return before
@@ -143,10 +146,9 @@ class StrategyCalls:
         if options.strategy == "zero2":
             arguments += ", reshard_after_forward=False"
         if options.strategy == "hsdp":
-            device = "cuda" if self.on_gpu else "cpu"
             sizes = "(2, dist.get_world_size() // 2)"
             dimensions = 'mesh_dim_names=("replicate", "shard")'
-            before.append(f'device_mesh = init_device_mesh("{device}", {sizes}, {dimensions})')
+            before.append(f'device_mesh = init_device_mesh("{self.device}", {sizes}, {dimensions})')
             arguments += ", mesh=device_mesh"
         if options.precision == "bf16":
             policy = "param_dtype=torch.bfloat16, reduce_dtype=torch.float32"

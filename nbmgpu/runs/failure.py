@@ -54,7 +54,7 @@ INTERRUPTED = 128 + signal.SIGINT
 UNREPORTED = os.EX_IOERR
 """Exit code of a rank whose last events did not fit on a full disk."""
 
-FULL_DISK = (
+NO_SPACE = (
     "nothing can be written to its folder, as its disk is full, or your quota is used up. Free "
     "some space there, or set NBMGPU_RUNS to another folder"
 )
@@ -116,7 +116,7 @@ def exception_of(run: Run) -> BaseException | None:
 
 
 def _why_without_report(run: Run) -> str:
-    return FULL_DISK if disk_is_full(run.folder) else "its launcher was killed or has failed"
+    return NO_SPACE if disk_is_full(run.folder) else "its launcher was killed or has failed"
 
 
 def _unsupervised(run: Run, what: str) -> str:
@@ -184,7 +184,7 @@ def _silent(run: Run, rank: int) -> BaseException:
     if run.view.ranks[rank].process is None:
         return LaunchError(f"{who} did not start (exit code {code}).\n{_launcher_log(run)}")
     if code == UNREPORTED:
-        what = f"{who} could not report its end: {FULL_DISK}."
+        what = f"{who} could not report its end: {NO_SPACE}."
         return LaunchError(_unsupervised(run, what))
     sentence = f"\n{_sentence(_what_is_back(run))}"
     has_begun = run.view.ranks[rank].state not in ("starting", "loading")
