@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import keyword
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,7 @@ from .options.flags import RUN
 from .options.parsing import reject_unknown
 from .options.run_options import RunOptions
 from .report.run_comparison import MAX_RUNS, RunComparison, comparison_of
-from .runs.run import Run, find_run, list_runs
+from .runs.run import Run, find_run, iter_runs
 from .serialization import VALUE
 from .ui.live_output import LiveOutput
 
@@ -95,8 +97,9 @@ def launch(function: Callable[..., Any], *args: Any, **options: Any) -> LaunchRe
         BaseException: see ``run``.
     """
     namespace = function.__globals__ if hasattr(function, "__globals__") else {}
-    call = {**namespace, "_nbmgpu_function": function, "_nbmgpu_args": args}
-    source = "_nbmgpu_function(*_nbmgpu_args)"
+    called, given = _call_names(function, namespace)
+    call = {**namespace, called: function, given: args}
+    source = f"{called}(*{given})"
     chosen = RunOptions.of(**options)
     if chosen.in_background or chosen.dry_run or chosen.export:
         what = "nbmgpu.launch waits for the function's result"
@@ -108,6 +111,19 @@ def launch(function: Callable[..., Any], *args: Any, **options: Any) -> LaunchRe
     ranks = range(finished.record.world_size)
     per_rank = [finished.results.get(rank, {}).get(VALUE) for rank in ranks]
     return LaunchResult(per_rank[0], per_rank, finished)
+
+
+def _call_names(function: Callable[..., Any], namespace: Mapping[str, Any]) -> tuple[str, str]:
+    """Return names for ``function`` and its arguments that ``namespace`` does not use otherwise.
+
+    The call with these names is the source of the run, so it is what lists of runs show.
+    """
+    inner = function.func if isinstance(function, functools.partial) else function
+    name = getattr(inner, "__name__", "function")
+    called = name if name.isidentifier() and not keyword.iskeyword(name) else "function"
+    if namespace.get(called, function) is not function:
+        called = f"_nbmgpu_{called}"
+    return called, "_nbmgpu_args" if "args" in {*namespace, called} else "args"
 
 
 def attach(name: str = "") -> Run:
@@ -165,7 +181,7 @@ def compare_runs(*runs: str | Run) -> RunComparison:
     found = list({run.id: run for run in map(_opened, runs)}.values())
     if not 2 <= len(found) <= MAX_RUNS:
         what = f"A comparison needs several runs, not {len(found)}"
-        newest = ", ".join(repr(run.id) for run in itertools.islice(list_runs(), 2))
+        newest = ", ".join(repr(run.id) for run in itertools.islice(iter_runs(), 2))
         instead = f"nbmgpu.compare_runs({newest})"
         raise OptionError(format_message(what, f"From 2 to {MAX_RUNS} different ones", instead))
     for run in found:

@@ -29,7 +29,7 @@ SETTINGS = {
 """Attributes of modules that are documented as settings."""
 
 OWN_OBJECTS = {
-    "_nbmgpu_reported", "_nbmgpu_function", "_nbmgpu_args", "_face",
+    "_nbmgpu_reported", "_face",
 }  # fmt: skip
 """Attributes that nbmgpu sets on objects of other libraries, and reads there."""
 

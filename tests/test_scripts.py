@@ -101,6 +101,9 @@ if __name__ == "__main__":
     result = nbmgpu.launch(train, model, 0.5, seen, gpus=2, strategy="none")
     print(result.value, result.per_rank, result.run.state, seen)
     print("changed by", round(bias - model.bias.item(), 3))
+    args = "of the script"
+    named = nbmgpu.launch(lambda: args, gpus=2)
+    print(result.run.cell, "/", named.run.cell, named.value)
 
     x, _hidden, values = 5, 1, []
     run = nbmgpu.run("x = x + 1; _hidden = 2; values.append(x)\\nx", gpus=2)
@@ -115,6 +118,7 @@ if __name__ == "__main__":
 """).end()
     for lines in (
         "0 [0, 10] finished [0]\nchanged by 1.0\n",
+        "train(*args) / function(*_nbmgpu_args) of the script\n",
         "6 2 [6] finished 6\n",
         "2 False\n",
         "meanwhile 6\n",

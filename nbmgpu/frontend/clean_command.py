@@ -10,7 +10,7 @@ from nbmgpu.options.clean_options import CleanOptions
 from nbmgpu.runs import cleaning
 from nbmgpu.runs.cleaning import CleanCriteria, RunSize
 from nbmgpu.runs.folder import runs_root
-from nbmgpu.runs.run import list_runs
+from nbmgpu.runs.run import iter_runs
 
 EXAMPLE = "%mgpu clean --older 7d --keep-tagged"
 
@@ -24,7 +24,7 @@ def clean_text(rest: str) -> str:
         OptionError: an option is unknown or malformed.
     """
     options = CleanOptions.parse(rest)
-    all_runs = cleaning.sizes(list_runs())
+    all_runs = cleaning.sizes(iter_runs())
     if not options.older and not options.larger:
         what = f"{_amount(all_runs)} in {runs_root()}"
         hint = "Without --older or --larger, nothing is removed" if rest else ""

@@ -24,7 +24,7 @@ from nbmgpu.patches.report import patch_report
 from nbmgpu.report.digest import line_of
 from nbmgpu.report.held_memory import held_memory
 from nbmgpu.report.summary import summary_html, summary_text
-from nbmgpu.runs.run import Run, find_run, list_runs
+from nbmgpu.runs.run import Run, find_run, iter_runs
 
 from .clean_command import clean_text
 from .debug_command import debug_in
@@ -79,7 +79,7 @@ def runs(_rest: str) -> pd.DataFrame:
             "notebook": line.notebook,
             "held": format_bytes(nbytes) if (nbytes := held_memory(run.folder)) else "",
         }
-        for run in list_runs()
+        for run in iter_runs()
         for line in [line_of(run)]
     ]
     columns = [

@@ -25,7 +25,7 @@ from nbmgpu.options.flag_table import Flag, FlagTable
 from nbmgpu.options.flags import RUN
 from nbmgpu.runs.engine_plugins import engine_names
 from nbmgpu.runs.post_mortem import saved_ranks
-from nbmgpu.runs.run import list_runs
+from nbmgpu.runs.run import iter_runs
 
 from .engine_command import PROFILE
 from .export_command import OWN_OPTIONS
@@ -81,7 +81,7 @@ def _command_completions(before: list[str], namespace: Mapping[str, Any]) -> Ite
     if before[0] in ("advise", "pick"):
         return [name for name in _training_names(namespace) if name not in before]
     if before[0] == "export":
-        runs = islice(list_runs(), MAX_RUNS)
+        runs = islice(iter_runs(), MAX_RUNS)
         return [*OWN_OPTIONS, *(run.id for run in runs)] if len(before) < 3 else OWN_OPTIONS
     if before[0] == "debug":
         return _debug_completions(before[1:])
@@ -92,7 +92,7 @@ def _command_completions(before: list[str], namespace: Mapping[str, Any]) -> Ite
     if before[0] == "engine":
         return _profile_completions(before[1:])
     if before in (["show"], ["attach"], ["stop"]):
-        runs = islice(list_runs(), MAX_RUNS)
+        runs = islice(iter_runs(), MAX_RUNS)
         return [run.id for run in runs if before != ["stop"] or not run.over]
     return ()
 
@@ -101,7 +101,7 @@ def _debug_completions(before: list[str]) -> Iterable[str]:
     """Return the completions after ``%mgpu debug``: runs with saved variables, and the option."""
     if "--rank" in before:
         return ()
-    with_variables = (run.id for run in islice(list_runs(), MAX_RUNS) if saved_ranks(run))
+    with_variables = (run.id for run in islice(iter_runs(), MAX_RUNS) if saved_ranks(run))
     return ["--rank", *(() if before else with_variables)]
 
 

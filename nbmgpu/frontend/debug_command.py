@@ -14,7 +14,7 @@ from IPython.core.error import StdinNotImplementedError
 from nbmgpu.errors import OptionError, RankError, format_message
 from nbmgpu.runs.failure import unpickled_error
 from nbmgpu.runs.post_mortem import PostMortem, load_post_mortem, saved_ranks
-from nbmgpu.runs.run import Run, find_run, list_runs
+from nbmgpu.runs.run import Run, find_run, iter_runs
 
 from .rebuilt_traceback import is_hidden, rebuilt_traceback
 
@@ -110,6 +110,6 @@ def _variables_text(saved: PostMortem) -> str:
 
 def _newest() -> Run:
     """Return the newest run with variables, of this kernel if it has one; else the newest run."""
-    found = [run for run in list_runs() if saved_ranks(run)]
+    found = [run for run in iter_runs() if saved_ranks(run)]
     own = [run for run in found if run.record.kernel.is_this_process]
     return next(iter([*own, *found]), None) or find_run()

@@ -17,7 +17,7 @@ from nbmgpu.options.run_options import RunOptions
 from nbmgpu.report.digest import line_of
 from nbmgpu.runs import polling, replacement
 from nbmgpu.runs.events import ACTIVE_STATES
-from nbmgpu.runs.run import Run, find_run, list_runs
+from nbmgpu.runs.run import Run, find_run, iter_runs
 
 from .dry_run import plan_text
 from .execution import Execution
@@ -270,7 +270,7 @@ def select_run(name: str = "") -> Run:
     """
     if name:
         return find_run(name)
-    going = [run for run in list_runs() if line_of(run).status.state in ACTIVE_STATES]
+    going = [run for run in iter_runs() if line_of(run).status.state in ACTIVE_STATES]
     own = [run for run in going if run.record.kernel.is_this_process]
     return [*own, *going, find_run()][0]
 

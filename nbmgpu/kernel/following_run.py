@@ -11,7 +11,7 @@ import time
 from nbmgpu.engines.registry import get_engine
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.runs import replacement
-from nbmgpu.runs.run import Run, list_runs
+from nbmgpu.runs.run import Run, iter_runs
 from nbmgpu.system.processes import process_is_alive
 
 from .resumed_options import reason_to_restart
@@ -53,7 +53,7 @@ def _following_run(run: Run) -> Run | None:
     if not (was_removed(run) or run.view.restart_reason):
         return None
     kernel = run.record.kernel
-    for other in reversed([other for other in list_runs() if other.id > run.id]):
+    for other in reversed([other for other in iter_runs() if other.id > run.id]):
         same = (other.record.kernel.pid, other.record.kernel.create_time)
         other.refresh()
         if same == (kernel.pid, kernel.create_time) and RESTARTED in other.view.notices:

@@ -20,7 +20,7 @@ from nbmgpu.runs.checkpoint import (
 )
 from nbmgpu.runs.curve import Curve
 from nbmgpu.runs.preallocation import disk_is_full
-from nbmgpu.runs.run import Run, find_run, list_runs
+from nbmgpu.runs.run import Run, find_run, iter_runs
 from nbmgpu.runs.view import NODE_LOST
 
 from . import notices
@@ -169,7 +169,7 @@ def find_checkpoint(resume: str, cell: str, notebook: str) -> FoundCheckpoint:
         runs: Iterable[Run] = [_checked(find_run(resume), cell)]
     else:
         runs = (
-            run for run in list_runs()
+            run for run in iter_runs()
             if is_same_cell(run.cell, cell) and run.record.kernel.notebook == notebook
         )  # fmt: skip
     damaged: list[CheckpointError] = []

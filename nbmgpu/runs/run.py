@@ -319,8 +319,13 @@ class Run:
         )
 
 
-def list_runs(begins: str = "") -> Iterator[Run]:
-    """Yield the runs whose id starts with ``begins``, newest first; skip unreadable folders."""
+def list_runs(begins: str = "") -> list[Run]:
+    """Return the runs whose id starts with ``begins``, newest first, without unreadable folders."""
+    return list(iter_runs(begins))
+
+
+def iter_runs(begins: str = "") -> Iterator[Run]:
+    """Yield the runs of ``list_runs``: a few of the newest need not wait for all others."""
     folders = [folder for folder in runs_root().glob("*") if folder.name.startswith(begins)]
     for folder in sorted(folders, reverse=True):
         try:
@@ -335,7 +340,7 @@ def find_run(name: str = "") -> Run:
     Raises:
         OptionError: no run matches, or several do.
     """
-    found = list(itertools.islice(list_runs(name), NAMED if name else 1))
+    found = list(itertools.islice(iter_runs(name), NAMED if name else 1))
     if not found:
         what = f"There is no run {name!r}" if name else "There is no run yet"
         raise OptionError(format_message(what, instead="%mgpu runs" if name else FIRST_RUN))

@@ -71,7 +71,7 @@ def hangs(rest: str, names: dict[str, Any] | None = None) -> tuple[Run, str]:
     with pytest.raises(HangError) as raised:
         nbmgpu.run(TRAIN + rest, names, gpus=2, cpu=True, on_hang="stop", hang_after=2)
     assert time.monotonic() - begun < LONGEST
-    run = next(iter(list_runs()))
+    run = list_runs()[0]
     assert run.state == "failed"
     assert run.view.hang is not None
     assert len(run.view.hang.places) == 2

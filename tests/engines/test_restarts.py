@@ -124,14 +124,14 @@ def assert_same_curve(run: Run, losses: list[float]) -> None:
 
 
 def test_a_killed_rank_starts_the_run_again(engine: str, tmp_path: Path) -> None:
-    before = sum(1 for _ in list_runs())
+    before = len(list_runs())
     found = notebook(tmp_path / "mark", "killed")
     nbmgpu.run(CELL, found, engine=engine, **OPTIONS, **RESTARTS)
     run = assert_as_unbroken(found, tmp_path)
     notices = run.view.notices
     assert re.search(r"Rank 1 .* SIGKILL.*Restarts left: 0", notices["restarted"].text)
     assert re.search(r"Resumed after step 1[024] ", notices["resumed"].text)
-    assert sum(1 for _ in list_runs()) == before + 2
+    assert len(list_runs()) == before + 2
 
 
 LATER = """
@@ -171,12 +171,12 @@ def test_a_run_without_its_kernel_starts_again_by_itself(engine: str, tmp_path: 
 
 @matrix
 def test_an_exception_does_not(engine: str, tmp_path: Path) -> None:
-    before = sum(1 for _ in list_runs())
+    before = len(list_runs())
     with pytest.raises(ZeroDivisionError):
         nbmgpu.run(
             CELL, notebook(tmp_path / "mark", "raises"), engine=engine, **OPTIONS, **RESTARTS
         )
-    assert sum(1 for _ in list_runs()) == before + 1
+    assert len(list_runs()) == before + 1
 
 
 @matrix
@@ -192,12 +192,12 @@ def test_a_lost_node_of_slurm_starts_it_again_when_it_is_back(
 
     def lose_node() -> None:
         wait((tmp_path / "mark").exists)
-        failed.append(next(list_runs()))
+        failed.append(list_runs()[0])
         lost = slurm_cluster.processes_of("node2")
         for each in lost:
             each.suspend() if noticed_first else each.kill()
         slurm_cluster.run("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=lost")
-        wait(lambda: next(list_runs()).id != failed[0].id)
+        wait(lambda: list_runs()[0].id != failed[0].id)
         for each in lost if noticed_first else ():
             each.kill()
         slurm_cluster.start_node("node2")
@@ -230,11 +230,11 @@ def test_a_lost_node_of_ray_starts_it_again_when_there_is_another_one(
 
     def lose_node() -> None:
         wait((tmp_path / "mark").exists)
-        failed = next(list_runs())
+        failed = list_runs()[0]
         failed.refresh()
         name = failed.view.ranks[1].host
         ray_cluster.raylet(name).kill()
-        wait(lambda: next(list_runs()).id != failed.id)
+        wait(lambda: list_runs()[0].id != failed.id)
         ray_cluster.remove(name)
         ray_cluster.add(name)
 
