@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from .advisor import advise
     from .api import LaunchResult, attach, compare_runs, export, launch, log, release, run, share
     from .comparison import Comparison, compare, scale
-    from .runs.run import Run, find_run, list_runs
+    from .runs.run import Run
+    from .runs.run_list import find_run, list_runs
     from .ui.picker import picker
 
     last_comparison: Comparison | None
@@ -85,7 +86,8 @@ _PUBLIC_NAMES = {
     ),
     ".comparison": ("compare", "last_comparison", "scale"),
     ".kernel.executor": ("last_run",),
-    ".runs.run": ("Run", "find_run", "list_runs"),
+    ".runs.run": ("Run",),
+    ".runs.run_list": ("find_run", "list_runs"),
     ".ui.picker": ("picker",),
 }
 """The module of each public name, imported on first use so that ``import nbmgpu`` stays fast."""

@@ -22,7 +22,8 @@ from .options.flags import RUN
 from .options.parsing import reject_unknown
 from .options.run_options import RunOptions
 from .report.run_comparison import MAX_RUNS, RunComparison, comparison_of
-from .runs.run import Run, find_run, iter_runs
+from .runs.run import Run
+from .runs.run_list import find_run, iter_runs
 from .serialization import VALUE
 from .ui.live_output import LiveOutput
 

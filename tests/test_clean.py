@@ -9,7 +9,7 @@ from nbmgpu.errors import OptionError
 from nbmgpu.frontend.clean_command import clean_text
 from nbmgpu.frontend.command_line import main
 from nbmgpu.runs.folder import COLLECTED_FILE
-from nbmgpu.runs.run import list_runs
+from nbmgpu.runs.run_list import list_runs
 
 DAY = 86400
 

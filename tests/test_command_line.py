@@ -15,7 +15,7 @@ from staged import Stage
 
 import nbmgpu
 from nbmgpu.frontend.command_line import main
-from nbmgpu.runs.run import list_runs
+from nbmgpu.runs.run_list import list_runs
 
 COMMAND = [str(Path(sys.executable).with_name("nbmgpu"))]
 

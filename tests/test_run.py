@@ -20,7 +20,8 @@ from nbmgpu.report.digest import line_of, write_digest
 from nbmgpu.runs.events import Display, Ended, Exited, Failure, Notice, Started
 from nbmgpu.runs.folder import new_run_id, runs_root
 from nbmgpu.runs.record import KernelRecord
-from nbmgpu.runs.run import Run, find_run, list_runs
+from nbmgpu.runs.run import Run
+from nbmgpu.runs.run_list import find_run, list_runs
 from nbmgpu.system.processes import own_process, process_is_alive
 
 

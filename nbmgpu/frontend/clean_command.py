@@ -10,7 +10,7 @@ from nbmgpu.options.clean_options import CleanOptions
 from nbmgpu.runs import cleaning
 from nbmgpu.runs.cleaning import CleanCriteria, RunSize
 from nbmgpu.runs.folder import runs_root
-from nbmgpu.runs.run import iter_runs
+from nbmgpu.runs.run_list import iter_runs
 
 EXAMPLE = "%mgpu clean --older 7d --keep-tagged"
 

@@ -14,7 +14,8 @@ from nbmgpu.kernel.later_write_back import LaterWriteBack
 from nbmgpu.options.clean_options import CLEAN, CleanOptions
 from nbmgpu.options.parsing import format_flags
 from nbmgpu.report.summary import summary_text
-from nbmgpu.runs.run import Run, find_run
+from nbmgpu.runs.run import Run
+from nbmgpu.runs.run_list import find_run
 
 from . import commands
 from .clean_command import clean_text

@@ -24,7 +24,8 @@ from nbmgpu.patches.report import patch_report
 from nbmgpu.report.digest import line_of
 from nbmgpu.report.held_memory import held_memory
 from nbmgpu.report.summary import summary_html, summary_text
-from nbmgpu.runs.run import Run, find_run, iter_runs
+from nbmgpu.runs.run import Run
+from nbmgpu.runs.run_list import find_run, iter_runs
 
 from .clean_command import clean_text
 from .debug_command import debug_in

@@ -25,7 +25,7 @@ from nbmgpu.options.flag_table import Flag, FlagTable
 from nbmgpu.options.flags import RUN
 from nbmgpu.runs.engine_plugins import engine_names
 from nbmgpu.runs.post_mortem import saved_ranks
-from nbmgpu.runs.run import iter_runs
+from nbmgpu.runs.run_list import iter_runs
 
 from .engine_command import PROFILE
 from .export_command import OWN_OPTIONS

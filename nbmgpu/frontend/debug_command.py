@@ -14,7 +14,8 @@ from IPython.core.error import StdinNotImplementedError
 from nbmgpu.errors import OptionError, RankError, format_message
 from nbmgpu.runs.failure import unpickled_error
 from nbmgpu.runs.post_mortem import PostMortem, load_post_mortem, saved_ranks
-from nbmgpu.runs.run import Run, find_run, iter_runs
+from nbmgpu.runs.run import Run
+from nbmgpu.runs.run_list import find_run, iter_runs
 
 from .rebuilt_traceback import is_hidden, rebuilt_traceback
 

@@ -17,7 +17,8 @@ from nbmgpu.options.run_options import RunOptions
 from nbmgpu.report.digest import line_of
 from nbmgpu.runs import polling, replacement
 from nbmgpu.runs.events import ACTIVE_STATES
-from nbmgpu.runs.run import Run, find_run, iter_runs
+from nbmgpu.runs.run import Run
+from nbmgpu.runs.run_list import find_run, iter_runs
 
 from .dry_run import plan_text
 from .execution import Execution

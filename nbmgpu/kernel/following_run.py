@@ -11,7 +11,8 @@ import time
 from nbmgpu.engines.registry import get_engine
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.runs import replacement
-from nbmgpu.runs.run import Run, iter_runs
+from nbmgpu.runs.run import Run
+from nbmgpu.runs.run_list import iter_runs
 from nbmgpu.system.processes import process_is_alive
 
 from .resumed_options import reason_to_restart

@@ -20,7 +20,8 @@ from nbmgpu.runs.checkpoint import (
 )
 from nbmgpu.runs.curve import Curve
 from nbmgpu.runs.preallocation import disk_is_full
-from nbmgpu.runs.run import Run, find_run, iter_runs
+from nbmgpu.runs.run import Run
+from nbmgpu.runs.run_list import find_run, iter_runs
 from nbmgpu.runs.view import NODE_LOST
 
 from . import notices

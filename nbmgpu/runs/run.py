@@ -1,14 +1,13 @@
-"""``Run``: reads, stops and deletes one run; ``list_runs`` and ``find_run`` find them."""
+"""``Run``: reads, stops and deletes one run."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import shutil
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,14 +32,8 @@ from .view import RunView
 if TYPE_CHECKING:
     import pandas as pd
 
-FIRST_RUN = "%%mgpu above a cell that trains"
-"""What an error suggests if there is no run yet."""
-
 OF_RUN = "kernel", "launcher", "reference"
 """The names of the files with events that are not a rank's."""
-
-NAMED = 5
-"""Maximum number of runs that an error lists for an ambiguous prefix."""
 
 
 class Run:
@@ -317,36 +310,3 @@ class Run:
             f"<Run {self.id}: {self.state}, {self.record.options.strategy} on "
             f"{self.record.world_size} rank(s), {self.duration:.1f} s, folder={str(self.folder)!r}>"
         )
-
-
-def list_runs(begins: str = "") -> list[Run]:
-    """Return the runs whose id starts with ``begins``, newest first, without unreadable folders."""
-    return list(iter_runs(begins))
-
-
-def iter_runs(begins: str = "") -> Iterator[Run]:
-    """Yield the runs of ``list_runs``: a few of the newest need not wait for all others."""
-    folders = [folder for folder in runs_root().glob("*") if folder.name.startswith(begins)]
-    for folder in sorted(folders, reverse=True):
-        try:
-            yield Run(folder)
-        except (OSError, ValueError, TypeError):
-            continue
-
-
-def find_run(name: str = "") -> Run:
-    """Return the run whose id starts with ``name``; the newest run if ``name`` is empty.
-
-    Raises:
-        OptionError: no run matches, or several do.
-    """
-    found = list(itertools.islice(iter_runs(name), NAMED if name else 1))
-    if not found:
-        what = f"There is no run {name!r}" if name else "There is no run yet"
-        raise OptionError(format_message(what, instead="%mgpu runs" if name else FIRST_RUN))
-    if name and len(found) > 1 and found[0].id != name:
-        ids = ", ".join(run.id for run in found)
-        raise OptionError(
-            format_message(f"{name!r} names several runs: {ids}", instead="a longer prefix")
-        )
-    return found[0]

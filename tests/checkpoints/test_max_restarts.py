@@ -9,7 +9,7 @@ from interrupted import LOOP, assert_same_curve, notebook, weights
 
 import nbmgpu
 from nbmgpu.errors import RankKilledError
-from nbmgpu.runs.run import list_runs
+from nbmgpu.runs.run_list import list_runs
 
 KILLED = """
 import os, signal

@@ -13,7 +13,8 @@ from interrupted import LOOP, assert_same_curve, notebook, weights
 
 import nbmgpu
 from nbmgpu.errors import LaunchError, RunTimeoutError
-from nbmgpu.runs.run import Run, list_runs
+from nbmgpu.runs.run import Run
+from nbmgpu.runs.run_list import list_runs
 
 SLOW = LOOP.replace("    history", "        __import__('time').sleep(SECONDS)\n    history")
 OPTIONS = {"gpus": 2, "cpu": True, "exact": "never", "checkpoint_every": "1000steps"}

@@ -16,7 +16,8 @@ from nbmgpu.errors import HangError, RankKilledError
 from nbmgpu.report.failure_cause import cause
 from nbmgpu.report.summary import summary_html, summary_text
 from nbmgpu.runs.events import Hang
-from nbmgpu.runs.run import Run, list_runs
+from nbmgpu.runs.run import Run
+from nbmgpu.runs.run_list import list_runs
 from nbmgpu.system.processes import process_is_alive
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("runs_folder")]

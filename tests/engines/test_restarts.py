@@ -20,7 +20,8 @@ from slurm_cluster import SlurmCluster
 
 import nbmgpu
 from nbmgpu.runs import replacement
-from nbmgpu.runs.run import Run, find_run, list_runs
+from nbmgpu.runs.run import Run
+from nbmgpu.runs.run_list import find_run, list_runs
 
 matrix = pytest.mark.matrix("nbmgpu/engines", "nbmgpu/kernel")
 

@@ -123,7 +123,7 @@ def test_a_failed_run_without_results_changes_nothing(new_notebook, engine, tmp_
     second = new_notebook("second", **variables)
     second.run("model.weight.data.fill_(5)")
     seen = attached(second, run)
-    assert second.value(f"nbmgpu.runs.run.find_run({run!r}).state") == "failed", seen
+    assert second.value(f"nbmgpu.runs.run_list.find_run({run!r}).state") == "failed", seen
     assert second.value("model.weight.unique().tolist()") == [5.0]
 
 

@@ -14,7 +14,8 @@ from other_user import require_root
 from runs_folder import runs_folder  # noqa: F401
 
 import nbmgpu
-from nbmgpu.runs.run import Run, find_run
+from nbmgpu.runs.run import Run
+from nbmgpu.runs.run_list import find_run
 
 CELL = """
 import os, time, torch, torch.distributed as dist

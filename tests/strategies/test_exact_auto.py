@@ -18,7 +18,7 @@ from matrix_selection import sampled
 import nbmgpu
 from nbmgpu.kernel.execution import Execution
 from nbmgpu.options.run_options import RunOptions
-from nbmgpu.runs.run import list_runs
+from nbmgpu.runs.run_list import list_runs
 
 EXERCISED = ("nbmgpu/rank/restart.py", "nbmgpu/strategies/exact", "tests/idioms")
 
