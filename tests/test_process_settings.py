@@ -8,7 +8,9 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
+import sklearn
 import torch
 
 import nbmgpu
@@ -39,6 +41,27 @@ def test_ranks_print_as_the_notebook_does() -> None:
     np.set_printoptions(precision=3)
     mpl.rcParams["lines.linewidth"] = 7.5
     assert run(PRINT)["shown"] == ["tensor(0.33)", "[0.333]", 7.5]
+
+
+def test_ranks_print_tables_as_the_notebook_does() -> None:
+    frame = pd.DataFrame({"loss": [1 / 3] * 9})
+    with (
+        pd.option_context("display.float_format", "{:.1f}".format, "display.max_rows", 4),
+        sklearn.config_context(transform_output="pandas"),
+    ):
+        expected = str(frame)
+        namespace = {"frame": frame, "sklearn": sklearn}
+        nbmgpu.run(
+            "shown, output = str(frame), sklearn.get_config()['transform_output']\n"
+            "import pandas as pd; pd.set_option('display.precision', 3)",
+            namespace,
+            gpus=2,
+            cpu=True,
+        )
+        assert namespace["shown"] == expected
+        assert namespace["output"] == "pandas"
+        assert pd.get_option("display.precision") == 3
+        pd.reset_option("display.precision")
 
 
 def test_errors_of_numpy() -> None:

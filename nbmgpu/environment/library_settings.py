@@ -1,10 +1,15 @@
-"""How NumPy and torch print, NumPy's error handling, and matplotlib's rcParams."""
+"""Settings of libraries that a notebook sets once, and that its cells rely on.
+
+How NumPy, pandas and torch print, NumPy's error handling, matplotlib's rcParams, and the
+configuration of scikit-learn.
+"""
 
 from __future__ import annotations
 
 import sys
 import warnings
 from collections.abc import Callable
+from types import BuiltinMethodType
 from typing import Any
 
 Settings = dict[str, dict[str, Any]]
@@ -49,10 +54,39 @@ def _set_matplotlib(settings: dict[str, Any]) -> None:
         sys.modules["matplotlib"].rcParams.update(settings)
 
 
+def _pandas() -> dict[str, Any]:
+    """Return the options of ``pd.options.display``; of functions, those that format a number."""
+    display = sys.modules["pandas"].options.display
+    values = {name: getattr(display, name) for name in dir(display)}
+    return {name: value for name, value in values.items() if _is_sent(value)}
+
+
+def _is_sent(value: Any) -> bool:
+    is_of_text = isinstance(value, BuiltinMethodType) and isinstance(value.__self__, str)
+    return value is None or isinstance(value, bool | int | float | str) or is_of_text
+
+
+def _set_pandas(settings: dict[str, Any]) -> None:
+    display = sys.modules["pandas"].options.display
+    for name, value in settings.items():
+        if getattr(display, name) != value:  # setting one may do more than store it
+            setattr(display, name, value)
+
+
+def _sklearn() -> dict[str, Any]:
+    return dict(sys.modules["sklearn"].get_config())
+
+
+def _set_sklearn(settings: dict[str, Any]) -> None:
+    sys.modules["sklearn"].set_config(**settings)
+
+
 LIBRARIES: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any]], None]]] = {
     "numpy": (_numpy, _set_numpy),
     "torch": (_torch, _set_torch),
     "matplotlib": (_matplotlib, _set_matplotlib),
+    "pandas": (_pandas, _set_pandas),
+    "sklearn": (_sklearn, _set_sklearn),
 }
 """How the settings of a library are read and set."""
 
