@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 import nbmgpu
 from nbmgpu.environment import module_state
@@ -198,3 +199,22 @@ def test_the_notebook_gets_what_the_cell_changes(make_module: Import) -> None:
     assert (settings.Config.width, settings.best) == (9, 0.5)
     nbmgpu.run("s.LR /= 2", {"s": settings}, gpus=2, cpu=True)
     assert settings.LR == 0.125
+
+
+def test_what_ranks_leave_differently_is_named(make_module: Import) -> None:
+    settings = make_module("settings_g", "SEEN = 0\nTOTAL = 0\n\nclass Config:\n    last = 0\n")
+    cell = (
+        "import torch.distributed as dist\n"
+        "for x, in torch.utils.data.DataLoader(data, 4):\n"
+        "    opt.zero_grad(); net(x).mean().backward(); opt.step()\n"
+        "    s.TOTAL += 1\n"
+        "s.SEEN = s.Config.last = 1 + dist.get_rank()"
+    )
+    net = torch.nn.Linear(2, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    data = torch.utils.data.TensorDataset(torch.ones(16, 2))
+    namespace = {"s": settings, "torch": torch, "net": net, "opt": opt, "data": data}
+    run = nbmgpu.run(cell, namespace, gpus=2, cpu=True)
+    assert (settings.SEEN, settings.TOTAL, settings.Config.last) == (1, 4, 1)
+    text = run.view.notices["rank-0-values"].text
+    assert text.startswith("`settings_g.SEEN`, `settings_g.Config.last`: the value is rank 0's")

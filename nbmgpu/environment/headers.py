@@ -101,8 +101,10 @@ class RankPart:
         batch: its part of the last batch, and what it has computed of that part; None if that is
             too large.
         summaries: see ``ResultHeader``.
+        modules: see ``ResultHeader``.
     """
 
     dp_rank: int
     batch: dict[str, Any] | None
-    summaries: dict[str, list[Any]]
+    summaries: dict[str, list[Any]] = field(default_factory=dict)
+    modules: dict[str, ModuleState] = field(default_factory=dict)

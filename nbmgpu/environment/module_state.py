@@ -116,6 +116,20 @@ def apply(states: Mapping[str, ModuleState]) -> None:
             assign(module, state)
 
 
+def values_by_path(states: Mapping[str, ModuleState]) -> dict[str, Any]:
+    """Return the values of ``states`` by their paths, such as ``config.Training.rate``."""
+    modules = states.items()
+    return {f"{name}{path}": value for name, state in modules for path, value in _by_path(state)}
+
+
+def _by_path(state: ModuleState) -> Iterator[tuple[str, Any]]:
+    for name, value in state.items():
+        if isinstance(value, Attributes):
+            yield from ((f".{name}{path}", inner) for path, inner in _by_path(value.values))
+        else:
+            yield f".{name}", value
+
+
 def assign(owner: Any, values: ModuleState) -> None:
     """Assign ``values`` to attributes of ``owner``; lists, dicts and objects stay the same."""
     for name, value in values.items():

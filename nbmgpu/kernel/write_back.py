@@ -122,7 +122,7 @@ class WriteBack:
             header, own = restored.header, self.run.results[0]
             parts = {name: dims for name, dims in header.batch_parts.items() if name in own}
             joined = self._join_batches(parts, others)
-            different = self._differing_names(rank_0.names, header.summaries, others)
+            different = self._differing_names(rank_0.names, header, others)
             named = [n for n in different if n not in {*self.loop_targets, *parts}]
             self._compare_ranks([*named, *(n for n in parts if n not in joined)])
         for name, error in trackers.write_back(rank_0.tracked):
@@ -197,9 +197,9 @@ class WriteBack:
             try:
                 values = read_copies(path, self.namespace)
             except Exception:  # none, or a constructor that needs what only ranks have
-                found.append(RankPart(-rank, None, {}))
+                found.append(RankPart(-rank, None))
                 continue
-            found.append(values.pop(RANK_PART, RankPart(-rank, None, {})))
+            found.append(values.pop(RANK_PART, RankPart(-rank, None)))
             self.run.results[rank] = values
         return found
 
@@ -218,22 +218,27 @@ class WriteBack:
         return joined
 
     def _differing_names(
-        self, on_rank_0: dict[str, Any], summaries: dict[str, Any], others: list[RankPart]
+        self, on_rank_0: dict[str, Any], header: ResultHeader, others: list[RankPart]
     ) -> list[str]:
         """Return the names for which some other rank has another value than rank 0.
 
         Args:
             on_rank_0: see ``RankZeroResult.names``.
-            summaries: of its large values.
-            others: of the other ranks.
+            header: what else rank 0 has returned.
+            others: what the other ranks have.
         """
         own = self.run.results[0]
         values = [values for rank, values in self.run.results.items() if rank]
         own |= self._own_objects(values, on_rank_0)
         different = differing_names({n: v for n, v in own.items() if n != VALUE}, values)
-        of_large = differing_names(summaries, [other.summaries for other in others])
-        kept = self._own_objects([summaries], on_rank_0)
-        return [*different, *(name for name in of_large if name in own or name in kept)]
+        of_large = differing_names(header.summaries, [other.summaries for other in others])
+        kept = self._own_objects([header.summaries], on_rank_0)
+        of_modules = differing_names(
+            module_state.values_by_path(header.modules),
+            [module_state.values_by_path(other.modules) for other in others],
+        )
+        large = [name for name in of_large if name in own or name in kept]
+        return [*different, *large, *of_modules]
 
     def _compare_ranks(self, named: list[str]) -> None:
         """Report what differs between ranks: besides their models, what these names hold."""

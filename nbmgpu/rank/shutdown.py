@@ -174,8 +174,10 @@ def _save_result(
     last_batches = rank.session.loaders.context.steps.last_batches
     large = {name: value for name, value in variables.items() if not is_small(value)}
     summaries = {n: summary for n, v in large.items() if (summary := summary_of(v)) is not None}
+    modules = rank.session.modules.changes()
     if number:
-        part = RankPart(rank.session.rank_info.dp_rank, last_batches.part_of(variables), summaries)
+        batch, dp_rank = last_batches.part_of(variables), rank.session.rank_info.dp_rank
+        part = RankPart(dp_rank, batch, summaries, modules)
         small = {name: value for name, value in variables.items() if name not in large}
         if staying:
             value = {name: last for name, last in value.items() if is_small(last)}
@@ -189,8 +191,7 @@ def _save_result(
             random_state.capture(), outcome.deleted, sorted(kept), tracked,
             [index for index, obj in received.objects.items() if id(obj) in staying.ids],
             held_rank.held_bytes(rank.session) if staying else 0, last_batches.names_in(variables),
-            summaries, rank.session.modules.changes(),
-            rank.session.settings.changes(rank.run.cell),
+            summaries, modules, rank.session.settings.changes(rank.run.cell),
         ),
         received,
         namespace,
