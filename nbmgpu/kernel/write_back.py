@@ -125,6 +125,8 @@ class WriteBack:
             different = self._differing_names(rank_0.names, header, others)
             named = [n for n in different if n not in {*self.loop_targets, *parts}]
             self._compare_ranks([*named, *(n for n in parts if n not in joined)])
+        elif restored is not None:
+            self._notice_parts([n for n in restored.header.batch_parts if n in rank_0.names])
         for name, error in trackers.write_back(rank_0.tracked):
             what = f"The run of {name} is not as the cell has left it"
             self.notice(f"tracker:{name}", f"{what}: {error!r}.")
@@ -216,6 +218,17 @@ class WriteBack:
         joined = join_names(names, self.run.results.get(0, {}), parts)
         self.namespace.update({n: value for n, value in joined.items() if self._is_wanted(n)})
         return joined
+
+    def _notice_parts(self, names: list[str]) -> None:
+        """Report which names hold rank 0's part of a batch, after a run that was stopped."""
+        if names:
+            listed = ", ".join(f"`{name}`" for name in names)
+            self.notice(
+                "part-of-batch-left",
+                f"{listed}: rank 0's part of the last batch, because the cell did not reach its "
+                "end; one device would have the whole batch. The parts of other ranks: "
+                "nbmgpu.last_run.results, until the next run.",
+            )
 
     def _differing_names(
         self, on_rank_0: dict[str, Any], header: ResultHeader, others: list[RankPart]

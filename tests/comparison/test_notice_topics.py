@@ -36,6 +36,7 @@ SAME_LOSS = {
     "not-trained",
     "profiler-failed",
     "profiler-of-cell",
+    "part-of-batch-left",
     "rank-0-values",
     "step-limit",
     "unsharded-batches",

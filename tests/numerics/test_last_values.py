@@ -142,3 +142,15 @@ def test_where_the_cell_leaves_its_loop_the_last_batch_is_a_part() -> None:
     assert names["size"] == 4
     assert len(names["x"]) == 8, "joined at the end"
     assert "rank-0-values" not in run.view.notices, "ranks agree"
+
+
+def test_after_a_failure_a_part_of_the_batch_is_said_to_be_one() -> None:
+    names = notebook()
+    cell = f"{TRAIN}        if len(losses) == 3:\n            raise ValueError('bad batch')\n"
+    with pytest.raises(ValueError, match="bad batch"):
+        nbmgpu.run(cell, names, gpus=2, cpu=True)
+    assert len(names["x"]) == 4
+    run = nbmgpu.last_run
+    assert run is not None
+    text = run.view.notices["part-of-batch-left"].text
+    assert text.startswith("`x`, `y`: rank 0's part of the last batch")
