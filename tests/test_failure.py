@@ -216,3 +216,19 @@ def test_failure_events_can_be_pickled(stage: Stage) -> None:
     assert isinstance(failure, Failure)
     assert failure.message == "(the exception cannot be printed)"
     assert pickle.loads(pickle.dumps(failure)) == failure
+
+
+def test_an_error_within_nbmgpu_is_said_to_be_one(stage: Stage) -> None:
+    staged = stage()
+
+    def text(error: BaseException) -> str:
+        lines: list[str] = failures.report(staged.ranks[0], error, staged.run.cell).traceback
+        return "".join(lines)
+
+    with pytest.raises(AttributeError) as within:
+        failures.cell_line(None, "")  # type: ignore[arg-type]
+    with pytest.raises(AttributeError) as outside:
+        stage.missing  # type: ignore[attr-defined]
+    assert "raised in nbmgpu/rank/reporting/failures.py, line" in text(within.value)
+    assert "Try: --exact never" in text(within.value)
+    assert "nbmgpu, not of your cell" not in text(outside.value)

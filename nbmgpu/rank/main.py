@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from nbmgpu.patches import explain_missing, on_missing
+from nbmgpu.patches import on_missing
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Started, Status
 from nbmgpu.runs.failure import INTERRUPTED, UNREPORTED
@@ -122,9 +122,7 @@ def _run_cell(
         return INTERRUPTED, None
     except Exception as error:
         recorder.flush()
-        lines = traceback.format_exception(error)
-        hint = explain_missing(error)
-        failures.report(events, error, "", [*lines, *([f"\n{hint}"] if hint else [])])
+        failures.report(events, error, "")
         events.emit(Status, state="failed")
         return 1, None
     finished = finish(rank, rank.shell.run(run.cell))

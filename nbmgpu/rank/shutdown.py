@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from nbmgpu.environment import random_state
 from nbmgpu.environment.headers import RankPart, ResultHeader
 from nbmgpu.errors import StrategyError
-from nbmgpu.patches import explain_missing
 from nbmgpu.runs import reference
 from nbmgpu.runs.events import Status
 from nbmgpu.runs.folder import COLLECTING_FILE, post_mortem_path, write_atomically
@@ -138,9 +137,8 @@ def _report_end(rank: PreparedRank, outcome: Outcome, stopped: bool) -> None:
     session, cell = rank.session, rank.run.cell
     events = session.recorder.events
     if outcome.error is not None and not stopped:
-        hint = session.strategy.explain(outcome.error) or explain_missing(outcome.error)
-        lines = [*outcome.traceback, *([f"\n{hint}"] if hint else [])]
-        failures.report(events, outcome.error, cell, lines)
+        hint = session.strategy.explain(outcome.error)
+        failures.report(events, outcome.error, cell, outcome.traceback, hint)
     events.emit(Status, state="collecting")
     if outcome.error is None:
         _emit_final_report(session, cell, rank)

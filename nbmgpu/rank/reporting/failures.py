@@ -9,6 +9,8 @@ from typing import Any
 
 import cloudpickle
 
+from nbmgpu.errors import NbmgpuError, format_message
+from nbmgpu.patches import explain_missing
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Failure
 from nbmgpu.runs.stacks import CELL_FILE_MARK
@@ -18,13 +20,28 @@ BRIEF = 4000
 
 PACKAGE = Path(__file__).parents[2]
 
+INTERNAL = AssertionError, AttributeError, KeyError, NameError
+"""What errors of nbmgpu are, as a rule."""
+
 
 def report(
-    events: EventWriter, error: BaseException, cell: str, lines: list[str] | None = None
+    events: EventWriter,
+    error: BaseException,
+    cell: str,
+    lines: list[str] | None = None,
+    hint: str = "",
 ) -> Failure:
-    """Emit ``error`` as an event; ``lines`` is its formatted traceback, if there is one."""
-    if lines is None:
-        lines = traceback.format_exception(error)
+    """Emit ``error`` as an event.
+
+    Args:
+        events: of this rank.
+        error: the exception.
+        cell: the source of the cell; empty if it did not begin.
+        lines: the formatted traceback, if there is one.
+        hint: what the strategy says about it.
+    """
+    hint = hint or explain_missing(error) or explain_internal(error)
+    lines = [*(lines or traceback.format_exception(error)), *([f"\n{hint}"] if hint else [])]
     kind, line, message = type(error).__qualname__, cell_line(error, cell), _message(error)
 
     def emit(message: str, lines: list[str], pickled: str) -> Failure:
@@ -53,6 +70,24 @@ def location_in_cell(error: BaseException, cell: str) -> str:
     if not 0 < line <= len(lines):
         return ""
     return f"line {line} of the cell: {lines[line - 1].strip()}"
+
+
+def explain_internal(error: BaseException) -> str:
+    """Return that ``error`` may be nbmgpu's and not the cell's; empty if nothing says so.
+
+    Functions of torch that nbmgpu calls for the cell raise others, such as RuntimeError.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    if not isinstance(error, INTERNAL) or isinstance(error, NbmgpuError) or not frames:
+        return ""
+    last = frames[-1]
+    path = Path(last.filename)
+    if not path.is_relative_to(PACKAGE) or last.name in ("__getattr__", "__getattribute__"):
+        return ""
+    where = f"{path.relative_to(PACKAGE.parent)}, line {last.lineno}"
+    what = f"This was raised in {where}: it may be an error of nbmgpu, not of your cell"
+    allowed = "Please report it with this traceback"
+    return format_message(what, allowed, "--exact never, which does less in each step")
 
 
 def hide_own_frames(error: BaseException) -> None:
