@@ -10,7 +10,11 @@ type, so that ``except torch.OutOfMemoryError`` works; see ``nbmgpu.runs.failure
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+TRY = re.compile(r"\s*\bTry: ")
+"""Stands before what to type instead, in messages of ``format_message`` and in sentences."""
 
 
 class NbmgpuError(Exception):
@@ -109,6 +113,12 @@ def format_message(what: str, allowed: str = "", instead: str = "") -> str:
     if instead:
         parts.append(f"Try: {instead}")
     return "\n".join(parts)
+
+
+def split_remedy(message: str) -> tuple[str, str]:
+    """Split a message into what happened and what is allowed, and what to type instead."""
+    what, *remedy = TRY.split(message, maxsplit=1)
+    return what.strip(), remedy[0].strip() if remedy else ""
 
 
 def closest_match(word: str, choices: Iterable[str]) -> str | None:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from nbmgpu.environment import random_state
+from nbmgpu.strategies.half_precision import HALF_DTYPES
 
 from .fake_model import enable_checkpointing, fake_copy
 from .forward_pass import batch_size, call_model, compute_loss, tensors_in
@@ -39,8 +40,6 @@ DEEP_STACK = 8
 
 FEW_LAYERS = 2
 """Layers of a deep stack in the first fake step.  The second one has twice as many."""
-
-AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class FakeStepError(Exception):
@@ -162,7 +161,7 @@ def _forward_and_backward(
 ) -> list[FakeStep]:
     tracker = TensorMemoryTracker(model, regions)
     tracker.add(batch)
-    dtype = AUTOCAST_DTYPES.get(precision or "")
+    dtype = HALF_DTYPES.get(precision or "")
     with tracker:
         with (
             torch.autocast("cpu", dtype, enabled=dtype is not None),

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from nbmgpu.runs.failure import LOST_CONNECTION
 
-TRY = re.compile(r"\s*\bTry: ")
-
 
 @dataclass(frozen=True)
 class Hint:
@@ -120,9 +118,3 @@ def find_hint(type: str, message: str, of_shards: bool = False) -> Hint:
     found = (a for pattern, a in KNOWN.items() if re.search(pattern, text, re.IGNORECASE))
     hint = next(found, Hint())
     return SHAPES_OF_SHARDS if of_shards and hint is SHAPES else hint
-
-
-def split_remedy(text: str) -> tuple[str, str]:
-    """Split a message into the problem and the remedy after ``Try:``."""
-    what, *remedy = TRY.split(text, maxsplit=1)
-    return what.strip(), remedy[0].strip() if remedy else ""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from nbmgpu.errors import split_remedy
 from nbmgpu.runs import reference
 from nbmgpu.runs.events import Failure, Hang, RunState
 from nbmgpu.runs.failure import explain_end, left_behind
 from nbmgpu.runs.hang_text import hang_headline, hang_report
 from nbmgpu.runs.run import Run
 
-from .error_hints import Hint, find_hint, split_remedy
+from .error_hints import Hint, find_hint
 from .text_format import TONES, coloured, exit_word, plain, state_word
 
 CONTEXT_LINES = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tornado import web
 
-from nbmgpu.errors import NbmgpuError
+from nbmgpu.errors import NbmgpuError, split_remedy
 from nbmgpu.runs.folder import runs_root
 
 from .payloads import ErrorBody
@@ -30,8 +30,7 @@ def api_error_of(error: BaseException | None) -> ApiError:
         case NoSuchRunError():
             return ApiError(404, f"{error}.", LIST_HINT)
         case NbmgpuError():
-            message, _, hint = str(error).partition("\nTry: ")
-            return ApiError(409, message, hint)
+            return ApiError(409, *split_remedy(str(error)))
         case FileNotFoundError():
             return ApiError(
                 404, f"{error.filename} does not exist: the run was deleted.", LIST_HINT

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
-from nbmgpu.errors import OptionError
+from nbmgpu.errors import OptionError, split_remedy
 from nbmgpu.runs.field_types import has_declared_types
 from nbmgpu.runs.labels import RunLabels
 
@@ -33,5 +33,4 @@ def label(name: str, labels: RunLabels) -> RunLabels:
     try:
         return open_run(name, ranks=False).label(labels.name, labels.tags, labels.note)
     except OptionError as error:
-        message, _, hint = str(error).partition("\nTry: ")
-        raise ApiError(400, message, hint) from None
+        raise ApiError(400, *split_remedy(str(error))) from None

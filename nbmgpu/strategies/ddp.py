@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
-
 from nbmgpu.errors import StrategyError, format_message
 
 from . import profiles
 from .base import Backward, RankContext, Strategy, Unit
+from .half_precision import HALF_DTYPES
 from .profile import Profile
 from .reducer import ReducerOptions
 from .replication import broadcast_unless_equal
@@ -37,7 +36,6 @@ COMPRESSED = (
     "near one device's (about 1e-2 of a step), not equal to them."
 )
 DIGITS = {"bf16": "about two", "fp16": "about three"}
-COMM_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FIND_UNUSED = (
     "--find-unused changes nothing here: parameters that a loss does not use are always found, "
     "by flags that are reduced with the gradients."
@@ -90,7 +88,7 @@ class DistributedDataParallel(Strategy):
         return ReducerOptions(
             self.options.bucket_views,
             self.options.static_graph,
-            None if compress is None else COMM_DTYPES[compress],
+            None if compress is None else HALF_DTYPES[compress],
             self.dp_group,
         )
 

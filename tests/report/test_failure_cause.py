@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from nbmgpu.report.error_hints import KNOWN, SHAPES, find_hint, split_remedy
+from nbmgpu.errors import split_remedy
+from nbmgpu.report.error_hints import KNOWN, SHAPES, find_hint
 from nbmgpu.report.failure_cause import cause
 from nbmgpu.runs.events import Verified
 

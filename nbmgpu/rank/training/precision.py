@@ -20,6 +20,7 @@ from torch import Tensor
 from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.patches import PatchStack
 from nbmgpu.rank.reporting import notices
+from nbmgpu.strategies.half_precision import HALF_DTYPES
 
 from .gradient_accumulation import local
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from nbmgpu.rank.reporting.recorder import Recorder
     from nbmgpu.strategies.base import Unit
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 GROWS_AFTER = 2000
 """Steps without overflow after which the scale doubles, as in ``torch.amp.GradScaler``."""
 
@@ -39,7 +39,7 @@ class Autocast:
 
     def __init__(self, precision: str, device: str, recorder: Recorder) -> None:
         """Compute in ``precision`` (fp32, bf16 or fp16) on ``device``."""
-        self.dtype = DTYPES.get(precision)
+        self.dtype = HALF_DTYPES.get(precision)
         self.device = torch.device(device).type
         self.recorder = recorder
 
@@ -60,7 +60,7 @@ class Autocast:
 def to_float32(value: Any) -> Any:
     """Convert tensors of half precision in ``value`` to float32, also inside containers."""
     if isinstance(value, Tensor):
-        return value.float() if value.dtype in DTYPES.values() else value
+        return value.float() if value.dtype in HALF_DTYPES.values() else value
     if isinstance(value, Mapping):
         kind: Any = type(value)
         return kind({key: to_float32(inner) for key, inner in value.items()})

@@ -8,11 +8,12 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Any
 
+from nbmgpu.strategies.half_precision import HALF_DTYPES
 from nbmgpu.strategies.replication import RunningStatistics
 
 from .backward_pass import BackwardPass
 from .call_order import DIFFERENT_STEPS, check_same_on_all_ranks
-from .mixed_precision import HALF_DTYPES, InputOutputCasts
+from .mixed_precision import InputOutputCasts
 from .optimizer_step import DelegatingOptimizer, OptimizerStep
 from .original_modules import OriginalModules
 from .parameter_gathering import ParameterGathering

@@ -13,9 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""Half-precision dtypes by their name, both in DeepSpeed's configuration and in ``--precision``."""
-
 
 class InputOutputCasts:
     """Hooks that cast inputs and outputs of modules whose weights are in half precision."""
