@@ -21,6 +21,8 @@ from nbmgpu.report.curves import curve_names, downsample
 from nbmgpu.report.summary import summary_html
 from nbmgpu.runs.run import Run
 
+from .replaced_files import GENERATOR, check_replaceable
+
 LOG_BYTES = 200_000
 """Bytes of the log of a rank that a page has: half from its beginning, half from its end."""
 
@@ -49,12 +51,13 @@ def write_report(run: Run, path: Path) -> Path:
     """Write the report of ``run`` to ``path``; return it.
 
     Raises:
-        OptionError: ``path`` is no HTML file.
+        OptionError: ``path`` is no HTML file, or it exists and is no report.
         OSError: it cannot be written.
     """
     if path.suffix not in (".html", ".htm"):
         what = f"A report is a file of HTML, and {path.name} is none"
         raise OptionError(format_message(what, instead=str(path.with_suffix(".html"))))
+    check_replaceable(path)
     path.write_text(report_html(run), encoding="utf-8")
     return path
 
@@ -74,7 +77,7 @@ def report_html(run: Run) -> str:
         _section("Logs", "".join(_log(run, rank) for rank in range(run.record.world_size))),
     ]
     head = (
-        '<meta charset="utf-8">'
+        f'<meta charset="utf-8">{GENERATOR}'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         f"<title>{escape(title)}</title><style>{STYLE}</style>"
     )

@@ -12,6 +12,7 @@ from nbmgpu.system.ownership import require_own
 from .main_module import classes_in_main
 from .nbmgpu_script import nbmgpu_parts, nbmgpu_script_text
 from .plain_script import parts_of
+from .replaced_files import check_replaceable, with_checksum
 from .request import ExportRequest
 from .script import data_folder, files_of, script_text, torchrun_command
 
@@ -47,11 +48,12 @@ def write_script(request: ExportRequest, path: Path, with_nbmgpu: bool = False) 
 
     Args:
         request: what is exported.
-        path: the script, which is replaced if it exists.
+        path: the script, which is replaced if it is an export that nobody has edited.
         with_nbmgpu: whether it calls nbmgpu instead of torch.
 
     Raises:
-        OptionError: ``path`` is no Python file or in no folder, or an option cannot be exported.
+        OptionError: ``path`` is no Python file or in no folder, or it exists, or an option cannot
+            be exported.
         CellError, StrategyError: the cell cannot be exported.
         OSError: a file cannot be written.
     """
@@ -69,12 +71,13 @@ def write_script(request: ExportRequest, path: Path, with_nbmgpu: bool = False) 
             text, command = script_text(request, parts), torchrun_command(request, path.name)
         check_syntax(text)
         files = files_of(parts)
+        check_replaceable(path, map(folder.joinpath, files))
         if files:
             folder.mkdir(mode=0o700, exist_ok=True)
             require_own(folder)
         for name, value in files.items():
             value.write(folder / name)
-    path.write_text(text, encoding="utf-8")
+    path.write_text(with_checksum(text), encoding="utf-8")
     written = tuple(folder / name for name in files)
     return ExportedScript(path, command, written, tuple(parts.notes))
 

@@ -58,11 +58,11 @@ def parse(rest: str) -> ExportCommand:
         near = closest_match(unknown[0], OWN_OPTIONS)
         what = f"%mgpu export has no option {unknown[0]}"
         raise OptionError(format_message(what, f"Options: {', '.join(OWN_OPTIONS)}", near or USAGE))
-    if "--report" in own and len(names) < 2 and not "".join(names).endswith(FILES):
+    if "--report" in own and len(names) < 2 and "." not in "".join(names):
         names.append(f"report-{names[0]}.html" if names else "report.html")
-    if not 1 <= len(names) <= 2 or not names[-1].endswith(FILES):
-        what = "%mgpu export needs the name of a file that ends in .py or .html"
-        raise OptionError(format_message(what, instead=USAGE))
+    if not 1 <= len(names) <= 2 or not names[-1].endswith(FILES) or "." in "".join(names[:-1]):
+        what = "%mgpu export needs the name of one file that ends in .py or .html"
+        raise OptionError(format_message(what, f"Given: {' '.join(names)}" if names else "", USAGE))
     given, problems = parse_line(shlex.join(flags), RUN, DEFAULTS)
     options, more = validate(given, RUN)
     if problems or more:

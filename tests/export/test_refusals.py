@@ -257,6 +257,37 @@ def test_a_missing_folder_is_named(notebook: Notebook, tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+def test_files_of_the_user_are_not_replaced(notebook: Notebook, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    data = tmp_path / "train_data"
+    data.mkdir()
+    for name in ("x.pt", "loader.pt", "random_state.pt"):
+        (data / name).write_text("mine")
+    with pytest.raises(OptionError, match="train_data/.* exists, and would be lost"):
+        notebook.export(TRAIN, path)
+    assert not path.exists()
+    for file in data.iterdir():
+        assert file.read_text() == "mine"
+        file.unlink()
+    notebook.export(TRAIN, path)
+    notebook.export(TRAIN, path)  # as nobody has edited it
+    for text in (path.read_text().replace("loss", "my_loss", 1), "mine", ""):
+        path.write_text(text)
+        with pytest.raises(OptionError, match="is not what nbmgpu has exported"):
+            notebook.export(TRAIN, path)
+        assert path.read_text() == text
+
+
+def test_a_report_replaces_a_report_only(notebook: Notebook, tmp_path: Path) -> None:
+    nbmgpu.run("1 + 1", {}, gpus=2, cpu=True)
+    path = tmp_path / "report.html"
+    nbmgpu.export("", path, report=True)
+    nbmgpu.export("", path, report=True)
+    path.write_text("<p>mine</p>")
+    with pytest.raises(OptionError, match="another name, such as report_2.html"):
+        nbmgpu.export("", path, report=True)
+
+
 def test_a_run_that_started_again_says_why(notebook: Notebook, tmp_path: Path) -> None:
     request = notebook.request(TRAIN, exact="always")
     reason = "On shards of a batch, the cell counts by the size of each rank's shard"
@@ -408,7 +439,11 @@ def test_the_words_of_the_command(line: str, run: str, path: str, options: objec
 
 
 @pytest.mark.parametrize(
-    "line", ["", "2026", "a b train.py", "train.py --with-nbmgp", "x.txt", "'train.py"]
+    "line",
+    [
+        *("", "2026", "a b train.py", "train.py --with-nbmgp", "x.txt", "'train.py"),
+        *("--report a.pdf", "a.py b.py"),
+    ],
 )
 def test_wrong_words_say_what_to_type(line: str) -> None:
     with pytest.raises(OptionError, match="Try: "):
