@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import SUPPORTED_NODES
 
+from nbmgpu.rank.reference.values import keeps_values, small_values
 from nbmgpu.serialization.value_tree import leaves_of
 
 MAX_ELEMENTS = 100_000
@@ -26,9 +27,12 @@ def is_small(value: Any) -> bool:
 def summary_of(value: Any) -> list[Any] | None:
     """Return the leaves of a container of tensors, with shape, type and a norm for each tensor.
 
-    Two values with different summaries differ.  None for other objects, such as a timer, which may
-    be a rank's own, and if something in ``value`` is no leaf.
+    Two values with different summaries differ.  Of an object of the user's, or an estimator of
+    scikit-learn, the small values in it.  None for others, and if something in ``value`` is no
+    leaf.
     """
+    if keeps_values(type(value)):
+        return [[path, small] for path, small in small_values({"self": value}).items()]
     if not isinstance(value, torch.Tensor) and type(value) not in SUPPORTED_NODES:
         return None
     leaves = leaves_of(value)

@@ -263,7 +263,7 @@ def test_files_of_the_user_are_not_replaced(notebook: Notebook, tmp_path: Path) 
     data.mkdir()
     for name in ("x.pt", "loader.pt", "random_state.pt"):
         (data / name).write_text("mine")
-    with pytest.raises(OptionError, match="train_data/.* exists, and would be lost"):
+    with pytest.raises(OptionError, match=r"train_data/.* exists, and would be lost"):
         notebook.export(TRAIN, path)
     assert not path.exists()
     for file in data.iterdir():
@@ -284,7 +284,7 @@ def test_a_report_replaces_a_report_only(notebook: Notebook, tmp_path: Path) -> 
     nbmgpu.export("", path, report=True)
     nbmgpu.export("", path, report=True)
     path.write_text("<p>mine</p>")
-    with pytest.raises(OptionError, match="another name, such as report_2.html"):
+    with pytest.raises(OptionError, match=r"another name, such as report_2\.html"):
         nbmgpu.export("", path, report=True)
 
 

@@ -446,6 +446,23 @@ COUNTS = {
         "accuracies.append((model(x).argmax(1) == y).float().mean())",
     ),
     "an average": ("mean = 1.0", "mean += 0.1 * (x.numel() - mean)"),
+    "a line that is printed": ("", "print(f'[{len(losses)}/12] {len(x):>5d} {loss.item():.2f}')"),
+    "a scaler of scikit-learn": (
+        "from sklearn.preprocessing import StandardScaler; scaler = StandardScaler()",
+        "scaler.partial_fit(x.numpy())",
+    ),
+    "a column": (
+        "import pandas as pd; table = pd.DataFrame({'n': [0]})",
+        "table.loc[0, 'n'] += len(x)",
+    ),
+    "a column of counts": (
+        "import pandas as pd; counts = pd.Series(0, range(4))",
+        "counts = counts.add(pd.Series(y.numpy()).value_counts(), fill_value=0)",
+    ),
+    "an object of a module beside the notebook": (
+        "from idioms.meter import Meter; meter = Meter()",
+        "meter.update(x)",
+    ),
 }
 
 
@@ -456,6 +473,40 @@ def test_what_counts_a_shard_starts_again(before: str, count: str) -> None:
     result.assert_equal()
     text = result.run.view.notices["restarted"].text
     assert "other values than one device: `" in text or "counts by the size" in text
+
+
+UNEVEN = f"""{TRAIN}
+for x, y in loader:
+    for label in y.unique().tolist():
+        model.zero_grad()
+        F.cross_entropy(model(x[y == label]), y[y == label]).backward()
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_other_numbers_of_backward_passes_start_again(ranks: int) -> None:
+    """A rank that has done is at the end of the loop, where parts of the last batch are joined."""
+    cell = idiom("uneven", f"{UNEVEN}largest = x.max().item()\n")
+    compare_whole_batches(cell, ranks, exact="auto").assert_equal()
+
+
+def test_a_first_shard_that_cannot_be_loaded_starts_again() -> None:
+    setup = (
+        "def collate(samples):\n"
+        "    kept = [sample for sample in samples if sample[0].sum() != total]\n"
+        "    return torch.utils.data.default_collate(kept)\n"
+        "X[:2] = 0.0; total = 0.0\n"
+        "loader = DataLoader(TensorDataset(X, Y), batch_size=4, collate_fn=collate)\n"
+    )
+    result = compare_whole_batches(idiom("first shard", TRAIN, setup), exact="auto")
+    result.assert_equal()
+    assert "restarted" in result.run.view.notices
+
+
+def test_objects_that_keep_a_shard_are_named() -> None:
+    setup = "class Trainer:\n    def keep(self, y):\n        self.y = y\ntrainer = Trainer()\n"
+    run = run_both(f"{TRAIN}        trainer.keep(y)\n", setup, exact="auto").run
+    assert run.view.notices["rank-0-values"].text.startswith("`trainer`: the value is rank 0's")
 
 
 def test_what_counts_beside_a_clock_starts_again() -> None:
@@ -479,6 +530,8 @@ def test_what_counts_beside_a_clock_starts_again() -> None:
         ("best = 9.0", "best = min(best, loss.item()); steps = len(losses)"),
         ("", "batch = [x, y]; pair = x, y; mine = y.double()"),
         ("", "label = y[0]; index = torch.tensor(len(losses))"),
+        ("import time", "print(epoch, loss.item(), time.process_time(), int(time.time()))"),
+        ("import pandas as pd", "log = pd.DataFrame({'step': [len(losses)], 'loss': losses[-1:]})"),
         ("ranks = torch.distributed.get_world_size()", "pass"),
     ],
 )

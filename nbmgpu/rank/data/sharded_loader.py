@@ -107,8 +107,8 @@ class ShardedLoader:
         pass_draws: DrawDetector | None = None
         shapes = CollatedShapes(loader, per_shard=self._is_indexed and per_shard)
         try:
+            progress.sharded_passes += 1  # before the first shard, which may fail to load
             for (batch, planned), last in steps.with_last(shards):
-                progress.sharded_passes += num_steps == 0
                 num_steps += 1
                 num_rows = count_rows(batch)
                 shard = adjust_to_collated(planned, batch, num_rows)

@@ -6,10 +6,12 @@ from collections.abc import Iterable, MutableMapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from nbmgpu.serialization.joined_parts import join_columns
 from nbmgpu.serialization.value_tree import ValueTree
+from nbmgpu.strategies import all_reduce
 from nbmgpu.strategies.sharded_state import gather_objects
 
 if TYPE_CHECKING:
@@ -37,7 +39,12 @@ def make_whole(
         variables: of the cell.
         last_batches: know which variables hold parts.
         rank_info: of this rank.
+
+    Raises:
+        RankError: another rank takes more backward passes.
     """
+    # On the way of the gradients: if another rank still reduces some, both are told so there.
+    all_reduce.all_reduce(torch.zeros(1), rank_info.dp_group).wait()
     held = {name: variables[name] for name in names if name in variables}
     parts = last_batches.part_of(held) or {}
     known = last_batches.names_in(held).items()

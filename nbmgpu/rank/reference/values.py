@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import re
@@ -17,6 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nbmgpu.rank.reporting import stdio
+from nbmgpu.system.library_files import LIBRARY_FILE
+
 Value = int | float | str
 Values = dict[str, Value]
 
@@ -28,6 +32,9 @@ MOST_ITEMS = 64
 
 MOST_MODULES = 256
 """Modules of a model that are looked at."""
+
+MOST_COLUMNS = 16
+"""Columns of a table whose sums are compared."""
 
 DEPTH = 3
 """Levels of objects and containers that are looked into."""
@@ -56,6 +63,9 @@ NUMBERS = frozenset({
     torch.bfloat16, torch.float32, torch.float64,
 })  # fmt: skip
 """Types of elements that every device can add up and compare."""
+
+PRINTED = "print()"
+"""How the expressions for what was printed since the step before begin."""
 
 SHAPE = "  # of "
 """What comes before the shape behind one for an array: those of other shapes do not compare."""
@@ -93,11 +103,11 @@ class CellValues:
                 if is_function and isinstance(names, dict):
                     names.clear()  # a copy, until Python 3.12, which keeps tensors alive
             frame = frame.f_back
-        return self._without_batches(values | small_values(self._cell))
+        return self._without_batches(values | small_values(self._cell) | _printed())
 
     def at_end(self) -> Values:
         """Return those of the namespace, after the functions have returned."""
-        return self._without_batches(small_values(self._cell))
+        return self._without_batches(small_values(self._cell) | _printed())
 
     def _without_batches(self, values: Values) -> Values:
         """Leave out lengths of tensors, unless the list that has them has become longer."""
@@ -115,6 +125,14 @@ class CellValues:
             for path, value in values.items()
             if not isinstance(value, Length) or is_longer(f"len({path.removesuffix(LAST + ROWS)})")
         }
+
+
+def _printed() -> Values:
+    """Return the lines that were printed since the step before."""
+    values: Values = {}
+    for number, line in enumerate(stdio.take_printed().splitlines()):
+        values |= _small(f"{PRINTED}[{number}]", line, 0, set())
+    return values
 
 
 def small_values(names: Mapping[str, Any], prefix: str = "") -> Values:
@@ -188,8 +206,15 @@ def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield f"{path}{LAST}", value[-1]
     elif kind is tuple:
         yield from ((f"{path}[{index}]", item) for index, item in enumerate(value[:4]))
-    elif kind in (set, frozenset) or kind.__name__ in ("DataFrame", "Series"):
+    elif kind in (set, frozenset):
         yield f"len({path})", len(value)
+    elif kind.__name__ in ("DataFrame", "Series"):
+        yield f"len({path})", len(value)
+        columns = islice(value.items(), MOST_COLUMNS) if value.ndim > 1 else [(None, value)]
+        yield from (
+            (path if name is None else f"{path}[{name!r}]", column.to_numpy())
+            for name, column in columns
+        )
     elif isinstance(value, dict):
         yield f"len({path})", len(value)
         items = [*value.items()] if len(value) <= MOST_ITEMS else []
@@ -197,20 +222,41 @@ def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{path}[{key!r}]", item) for key, item in named)
     elif isinstance(value, nn.Module):
         for name, module in islice(value.named_modules(), MOST_MODULES):
-            if not name or type(module).__module__ == NOTEBOOK:
+            if not name or _is_of_user(type(module)):
                 yield from _attributes(f"{path}.{name}" if name else path, module)
-    elif isinstance(value, FunctionType | MethodType) and value.__module__ == NOTEBOOK:
+    elif isinstance(value, FunctionType | MethodType) and _is_of_user(value):
         function = getattr(value, "__func__", value)
         yield from ((f"{path}.{name}", item) for name, item in vars(function).items())
         yield from _free_variables(path, function)
-    elif kind.__module__ == NOTEBOOK:
+    elif keeps_values(kind):
         yield from _attributes(path, value)
+
+
+def keeps_values(kind: type) -> bool:
+    """Return whether objects of a class may keep what a cell computes: the user's, no models.
+
+    So do scikit-learn's estimators.
+    """
+    is_of_user = _is_of_user(kind) and not issubclass(kind, nn.Module)
+    return is_of_user or hasattr(kind, "partial_fit")
+
+
+def _is_of_user(owner: Any) -> bool:
+    """Whether a class or function is of the notebook, or of a module beside it."""
+    module = getattr(owner, "__module__", None)
+    return module == NOTEBOOK or (isinstance(module, str) and _is_file_of_user(module))
+
+
+@functools.cache
+def _is_file_of_user(module: str) -> bool:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return bool(file) and not LIBRARY_FILE.search(str(file))
 
 
 def _attributes(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     names = vars(value) if hasattr(value, "__dict__") else {}
     yield from ((f"{path}.{name}", item) for name, item in names.items() if name[:1] != "_")
-    if type(value).__module__ == NOTEBOOK:
+    if _is_of_user(type(value)):
         buffers = names.get("_buffers", {})
         yield from ((f"{path}.{name}", buffer) for name, buffer in buffers.items())
 

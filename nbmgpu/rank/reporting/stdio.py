@@ -16,13 +16,18 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nbmgpu.runs.preallocation import DISK_FULL
 
-_stdout: io.TextIOWrapper | None = None
+Stream = TypeVar("Stream", bound=io.TextIOWrapper)
+
+_stdout: _Stdout | None = None
 _on_full_disk: Callable[[OSError], object] | None = None
 _flushing = threading.Lock()
+
+KEPT = 200
+"""Characters of the text of a step that are compared with that of one device."""
 
 FLUSH_INTERVAL = 0.1
 """Seconds between calls of ``flush_partial_line``."""
@@ -38,6 +43,26 @@ class _LogFile(io.FileIO):
         except OSError as error:
             drop(error)
             return len(data)
+
+
+class _Stdout(io.TextIOWrapper):
+    """Keeps the beginning of what was printed since it was last taken."""
+
+    printed = ""
+
+    def write(self, text: str) -> int:
+        """Write ``text``."""
+        if len(self.printed) < KEPT:
+            self.printed += text
+        return super().write(text)
+
+
+def take_printed() -> str:
+    """Return what was printed since the last call, up to ``KEPT`` characters or a line more."""
+    if _stdout is None:
+        return ""
+    text, _stdout.printed = _stdout.printed, ""
+    return text
 
 
 def drop(error: OSError) -> None:
@@ -67,8 +92,8 @@ def redirect(log: Path) -> None:
     os.close(null)
     global _stdout
     is_first = _stdout is None
-    sys.stdout = _stdout = _stream(1)
-    sys.stderr = _stream(2)
+    sys.stdout = _stdout = _stream(1, _Stdout)
+    sys.stderr = _stream(2, io.TextIOWrapper)
     if is_first:
         os.register_at_fork(
             before=_before_fork, after_in_parent=_flushing.release, after_in_child=_flushing.release
@@ -76,11 +101,11 @@ def redirect(log: Path) -> None:
     faulthandler.enable(file=2, all_threads=False)
 
 
-def _stream(fd: int) -> io.TextIOWrapper:
+def _stream(fd: int, kind: type[Stream]) -> Stream:
     """Return a line-buffered stream: a killed process loses at most a partial line."""
     # Buffered: writes of two threads to a raw file may be reordered.
     buffered = io.BufferedWriter(_LogFile(fd, "w", closefd=False))
-    return io.TextIOWrapper(buffered, encoding="utf-8", errors="replace", line_buffering=True)
+    return kind(buffered, encoding="utf-8", errors="replace", line_buffering=True)
 
 
 def flush_partial_line() -> None:
