@@ -498,7 +498,7 @@ def test_a_first_shard_that_cannot_be_loaded_starts_again() -> None:
         "X[:2] = 0.0; total = 0.0\n"
         "loader = DataLoader(TensorDataset(X, Y), batch_size=4, collate_fn=collate)\n"
     )
-    result = compare_whole_batches(idiom("first shard", TRAIN, setup), exact="auto")
+    result = compare_whole_batches(idiom("first shard", TRAIN, setup=setup), exact="auto")
     result.assert_equal()
     assert "restarted" in result.run.view.notices
 
