@@ -37,6 +37,10 @@ SUGGESTIONS = {
 }
 """By the name of a class or of a base class."""
 
+COMPILED = "_torchdynamo_orig_callable"
+"""Attribute of functions that ``torch.compile`` has made."""
+
+COMPILED_SUGGESTION = "the function without torch.compile, and torch.compile(function) in the cell"
 NESTED_SUGGESTION = "save it to a file and load it inside the cell, or nest it less deeply"
 DEFAULT_SUGGESTION = (
     "make it inside the cell, or give its class a __getstate__ that leaves this part out"
@@ -92,6 +96,8 @@ def reason_of(error: Exception) -> str:
 
 def suggestion_for(unpicklable: Any) -> str | None:
     """Return the suggestion for an object that belongs to its process, if its type is known."""
+    if isinstance(unpicklable, types.FunctionType) and COMPILED in vars(unpicklable):
+        return COMPILED_SUGGESTION
     kinds = (kind for kind in type(unpicklable).__mro__ if kind.__module__ != "__main__")
     return next(
         (SUGGESTIONS[kind.__name__] for kind in kinds if kind.__name__ in SUGGESTIONS), None

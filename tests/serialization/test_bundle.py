@@ -158,6 +158,11 @@ class TestUnpicklable:
         with pytest.raises(SerializationError, match=r"`s`.*\n.*ScriptModule|TopLevelTracedModule"):
             notebook.serialize("s")
 
+    def test_compiled_functions_say_where_to_compile(self, notebook):
+        notebook.cell("import torch\n@torch.compile\ndef f(x):\n    return x + 1")
+        with pytest.raises(SerializationError, match=r"torch\.compile\(function\) in the cell"):
+            notebook.serialize("f")
+
     def test_others_are_named_at_once(self, notebook):
         notebook.cell("import threading; a, b, c = threading.Lock(), 1, (i for i in [1])")
         with pytest.raises(SerializationError, match=r"reads `a`, .*; nor can `c`"):
