@@ -158,6 +158,7 @@ class TestUnpicklable:
         with pytest.raises(SerializationError, match=r"`s`.*\n.*ScriptModule|TopLevelTracedModule"):
             notebook.serialize("s")
 
+    @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # by torch's compiler
     def test_compiled_functions_say_where_to_compile(self, notebook):
         notebook.cell("import torch\n@torch.compile\ndef f(x):\n    return x + 1")
         with pytest.raises(SerializationError, match=r"torch\.compile\(function\) in the cell"):
