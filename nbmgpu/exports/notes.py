@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+import torch
 from torch import nn
 
 from .definitions import RANDOM, Definitions
@@ -33,6 +34,9 @@ COMPUTED_LOSS = (
     "A loss is averaged over something else than samples (`{what}`), and ranks are weighted by "
     "samples."
 )
+IGNORED = -100
+"""Label that ``cross_entropy`` ignores unless its ``ignore_index`` is another one."""
+
 DRAWS = "The line `{line}` draws random numbers: on each rank, for its own part of the batch."
 SUMMED = "`{line}` sums over samples: each rank has a part of them, and ranks average."
 READ_BEFORE = (
@@ -92,10 +96,21 @@ def _notes_of_parts(
         yield NO_LOADER
     losses = " ".join(map(_calls_of_losses, codes))
     for what in ("ignore_index", "weight="):
-        if what in losses:
+        if what in losses or (what == "ignore_index" and _ignores_labels(request, objects, losses)):
             yield COMPUTED_LOSS.format(what=what.rstrip("="))
     for summed in _sums_of_outputs(tree, {*objects.models, *objects.made_models}):
         yield SUMMED.format(line=ast.unparse(summed))
+
+
+def _ignores_labels(request: ExportRequest, objects: TrainingObjects, losses: str) -> bool:
+    """Return whether labels have the number that losses of classes ignore by default."""
+    if not any(word in losses.lower() for word in ("cross_entropy", "crossentropy", "nll_loss")):
+        return False
+    datasets = [request.values[name].dataset for name in objects.loaders]
+    wholes = [getattr(dataset, "dataset", dataset) for dataset in datasets]  # of a Subset
+    tensors = [tensor for whole in wholes for tensor in getattr(whole, "tensors", ())]
+    labels = [tensor for tensor in tensors if tensor.dtype == torch.int64]
+    return any(bool((tensor == IGNORED).any()) for tensor in labels)
 
 
 def _sums_of_outputs(tree: ast.Module, models: set[str]) -> Iterator[ast.Call]:

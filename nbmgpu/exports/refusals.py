@@ -136,7 +136,7 @@ def check_models(objects: TrainingObjects, values: Mapping[str, Any]) -> None:
         StrategyError: they have not, so ranks would train models of their own.
     """
     if not objects.models and not objects.made_models:
-        what = "No model was found that the cell trains and that has a name outside of functions"
+        what = "No model has a name outside of functions and is trained by an optimizer of torch"
         instead = "make model and optimizer in statements of their own, in the notebook or the cell"
         raise StrategyError(refused(what, instead))
     named = [values[name] for name in objects.of_kind("module")]

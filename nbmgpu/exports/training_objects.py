@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from .values import Kind, kind_of
 
@@ -139,4 +139,5 @@ def _is_part(
 
 def loader_is_sharded(loader: DataLoader[Any]) -> bool:
     """Return whether a loader draws batches of indices, which ranks can share."""
-    return loader.batch_sampler is not None and hasattr(loader.dataset, "__getitem__")
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    return loader.batch_sampler is not None and not is_stream

@@ -321,7 +321,7 @@ class Holder:
             self.opt.step()
 """
 UNNAMED = {
-    "an object": (HOLDER + "holder = Holder(Net())", "holder.fit()", "No model was found"),
+    "an object": (HOLDER + "holder = Holder(Net())", "holder.fit()", "No model has a name"),
     "an object beside it": (
         f"{HOLDER}{MODEL}\n{SGD}\nholder = Holder(model)",
         f"holder.fit()\n{TRAIN}",
@@ -336,7 +336,7 @@ UNNAMED = {
         "def make():\n    return Net()",
         f"def train():\n    model = make()\n    {SGD}"
         "\n    F.cross_entropy(model(X), Y).backward()\n    opt.step()\ntrain()",
-        "No model was found",
+        "No model has a name",
     ),
 }
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from nbmgpu.rank.source_analysis.made_batches import made_batches
+from nbmgpu.rank.source_analysis.made_batches import made_batches, unnamed_batches
 
 
 def get_batch() -> None:
@@ -51,6 +51,13 @@ def get_batch() -> None:
             for i in range(0, 64, 8):
                 loss_fn(model(X[i:i + 8]), Y[i:i + 8]).backward()
             """),
+        (["xb", "yb"], """
+            for _ in range(10):
+                xb, yb = get_batch()
+                logits = model(xb)
+                loss = cross_entropy(logits.view(-1, 4), yb.view(-1))
+                loss.backward()
+            """),
         ([], "loss = model(X).mean()\nloss.backward()"),
         ([], "%time model(X).backward()"),
     ],
@@ -59,3 +66,29 @@ def test_names_of_batches(names: list[str], cell: str) -> None:
     model = torch.nn.Linear(1, 1)
     namespace = {"get_batch": get_batch, "cross_entropy": cross_entropy, "model": model}
     assert made_batches(textwrap.dedent(cell), namespace) == names
+
+
+@pytest.mark.parametrize(
+    ("batches", "cell"),
+    [
+        (["X[i:i + 8]", "Y[i:i + 8]"], """
+            for i in range(0, 64, 8):
+                loss_fn(model(X[i:i + 8]), Y[i:i + 8]).backward()
+            """),
+        (["X[i:i + 8]"], """
+            for i in range(0, 64, 8):
+                out = model(X[i:i + 8])
+                y = Y[i:i + 8]
+                loss_fn(out, y).backward()
+            """),
+        (["X[ix]"], """
+            while True:
+                loss = model(X[ix], starts[0], X[3]).sum()
+                loss.backward()
+            """),
+        ([], "loss_fn(model(X[i:i + 8]), Y[i:i + 8]).backward()"),
+    ],
+)  # fmt: skip
+def test_batches_without_names(batches: list[str], cell: str) -> None:
+    namespace = {"X": torch.ones(64, 4), "Y": torch.ones(64), "starts": [1]}
+    assert unnamed_batches(textwrap.dedent(cell), namespace) == batches

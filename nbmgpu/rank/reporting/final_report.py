@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmgpu.rank.batch_dependence import SPLIT_BY_COUNT
-from nbmgpu.rank.source_analysis.made_batches import made_batches
+from nbmgpu.rank.source_analysis.made_batches import (
+    iterates_over_loader,
+    made_batches,
+    unnamed_batches,
+)
 from nbmgpu.rank.source_analysis.notebook_code import NotebookCode
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Measurements, StepDigest
@@ -112,13 +116,25 @@ class FinalReport:
 
     def _how_to_share(self, cell: str, namespace: Mapping[str, Any]) -> str:
         """Return the notice that the batches of ``cell`` were not divided, and what would do it."""
-        if "nbmgpu.share(" in cell or "in share(" in cell:
+        is_shared = "nbmgpu.share(" in cell or "in share(" in cell
+        if is_shared or (not self._trained.units and iterates_over_loader(cell, namespace)):
             return notices.WITH_OPTIMIZER_ALONE
-        made = made_batches(cell, namespace)
-        names = ", ".join(n for n in made if isinstance(namespace.get(n), torch.Tensor))
-        loop = notices.SHARE_LOOP.format(names=names) if names else notices.SHARE_SLICES
+        loop = _share_loop(cell, namespace)
         optimizer = "" if self._trained.units else notices.WITH_OPTIMIZER
         return notices.NOT_SHARDED.format(loop=loop, optimizer=optimizer)
+
+
+def _share_loop(cell: str, namespace: Mapping[str, Any]) -> str:
+    """Return the loop that would divide the batches that ``cell`` makes itself, as a suggestion."""
+    made = made_batches(cell, namespace)
+    names = [name for name in made if isinstance(namespace.get(name), torch.Tensor)]
+    unnamed = unnamed_batches(cell, namespace)
+    if not names and not unnamed:
+        return notices.SHARE_SLICES
+    targets = [*"abcdefgh"[: len(unnamed)], *names]
+    return notices.SHARE_LOOP.format(
+        targets=", ".join(targets), batches=", ".join([*unnamed, *names])
+    )
 
 
 def _buffer_digests(units: list[Unit]) -> dict[str, str]:

@@ -274,7 +274,7 @@ NOT_SHARDED = (
     "DataLoader in a `for` statement (not by next(), nor in %time); or use --exact always, which "
     "divides module calls."
 )
-SHARE_LOOP = "put the step into a loop `for {names} in nbmgpu.share({names}):`, or "
+SHARE_LOOP = "put the step into a loop `for {targets} in nbmgpu.share({batches}):`, or "
 SHARE_SLICES = "put the step into a loop `for x, y in nbmgpu.share(X[i:j], Y[i:j]):`, or "
 WITH_OPTIMIZER = "train with an optimizer of torch.optim, and "
 WITH_OPTIMIZER_ALONE = (

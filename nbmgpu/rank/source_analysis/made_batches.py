@@ -7,6 +7,9 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
+from torch.utils.data import DataLoader
+
 from .called_functions import calls_in, parse_cell
 from .size_expressions import names_in
 
@@ -18,11 +21,7 @@ def made_batches(cell: str, namespace: Mapping[str, Any]) -> list[str]:
     to what a function returns (``get_batch()``), and passes to a call, such as the model's.  Empty
     if there are none: a loop may also pass ``X[i : i + 8]`` without a name.
     """
-    loops = [node for node in ast.walk(parse_cell(cell)) if isinstance(node, ast.For | ast.While)]
-    training = [loop for loop in loops if _has_backward(loop.body)]
-    if not training:
-        return []
-    body = training[-1].body  # of the loops around a pass, the last in breadth-first order
+    body = _training_body(cell)
     functions = {n for n, value in namespace.items() if isinstance(value, types.FunctionType)}
     made: dict[str, None] = {}
     derived: set[str] = set()
@@ -33,8 +32,39 @@ def made_batches(cell: str, namespace: Mapping[str, Any]) -> list[str]:
             derived.update(names)
         elif indexed is not None or _called_name(value) in functions:
             made.update(dict.fromkeys(names))
-    passed = {a.id for call in calls_in(body) for a in call.args if isinstance(a, ast.Name)}
+    given = [argument for call in calls_in(body) for argument in call.args]
+    passed = {name.id for argument in given for name in names_in(argument)}
     return [name for name in made if name in passed]
+
+
+def unnamed_batches(cell: str, namespace: Mapping[str, Any]) -> list[str]:
+    """Return what the same loop passes to calls without a name, as ``["X[i:i + 8]", "Y[index]"]``.
+
+    These are parts of tensors of ``namespace``.
+    """
+    found: list[ast.Subscript] = []
+    for argument in (each for call in calls_in(_training_body(cell)) for each in call.args):
+        match argument:
+            case ast.Subscript(value=ast.Name(id=name), slice=ast.Slice() | ast.Name()):
+                if isinstance(namespace.get(name), torch.Tensor):
+                    found.append(argument)
+    found.sort(key=lambda each: (each.lineno, each.col_offset))
+    return list(dict.fromkeys(map(ast.unparse, found)))
+
+
+def iterates_over_loader(cell: str, namespace: Mapping[str, Any]) -> bool:
+    """Return whether a loop of ``cell`` is over a DataLoader of ``namespace``, perhaps enumerated."""
+    loops = (node.iter for node in ast.walk(parse_cell(cell)) if isinstance(node, ast.For))
+    return any(
+        isinstance(namespace.get(name.id), DataLoader) for each in loops for name in names_in(each)
+    )
+
+
+def _training_body(cell: str) -> list[ast.stmt]:
+    """Return the body of the innermost loop with a backward pass; empty if there is none."""
+    loops = [node for node in ast.walk(parse_cell(cell)) if isinstance(node, ast.For | ast.While)]
+    training = [loop for loop in loops if _has_backward(loop.body)]
+    return training[-1].body if training else []  # in breadth-first order
 
 
 def _has_backward(body: list[ast.stmt]) -> bool:
