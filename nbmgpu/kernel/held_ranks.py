@@ -112,13 +112,15 @@ class HeldRanks:
 
     def describe(self) -> str:
         """Return what they hold, in a sentence."""
-        names = ", ".join(f"`{name}`" for name in self.held_names())
+        held = self.held_names()
+        names = ", ".join(f"`{name}`" for name in held)
         if not names:
             count = self.placement.world_size
             who = f"{count} ranks wait" if count > 1 else "One rank waits"
             return f"{who} for the next cell, without a model."
         size = f"{format_bytes(self.nbytes)} in rank 0"
-        return f"{names} stay in the ranks ({size}), and the next %%mgpu cell goes on with them."
+        stay, them = ("stay", "them") if len(held) > 1 else ("stays", "it")
+        return f"{names} {stay} in the ranks ({size}); the next %%mgpu cell goes on with {them}."
 
     def end(self) -> None:
         """End the ranks; what they hold is lost.

@@ -53,7 +53,7 @@ def unnamed_batches(cell: str, namespace: Mapping[str, Any]) -> list[str]:
 
 
 def iterates_over_loader(cell: str, namespace: Mapping[str, Any]) -> bool:
-    """Return whether a loop of ``cell`` is over a DataLoader of ``namespace``, perhaps enumerated."""
+    """Return whether a loop of ``cell`` is over a DataLoader of ``namespace``."""
     loops = (node.iter for node in ast.walk(parse_cell(cell)) if isinstance(node, ast.For))
     return any(
         isinstance(namespace.get(name.id), DataLoader) for each in loops for name in names_in(each)
