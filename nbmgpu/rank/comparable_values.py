@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -32,7 +33,9 @@ def summary_of(value: Any) -> list[Any] | None:
     leaf.
     """
     if keeps_values(type(value)):
-        return [[path, small] for path, small in small_values({"self": value}).items()]
+        with suppress(Exception):  # whatever the user's classes do: results must not be lost
+            return [[path, small] for path, small in small_values({"self": value}).items()]
+        return None
     if not isinstance(value, torch.Tensor) and type(value) not in SUPPORTED_NODES:
         return None
     leaves = leaves_of(value)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.preprocessing import StandardScaler
 
 from nbmgpu.rank.comparable_values import SAMPLED, summary_of
 
@@ -20,6 +21,8 @@ from nbmgpu.rank.comparable_values import SAMPLED, summary_of
         (torch.ones(4), torch.ones(4, dtype=torch.int64)),
         ({"a": torch.ones(4), "n": 1}, {"a": torch.ones(4), "n": 2}),
         ([torch.zeros(4)], [torch.ones(4)]),
+        (SimpleNamespace(last=torch.ones(4)), SimpleNamespace(last=torch.ones(5))),
+        (StandardScaler().fit([[1.0]]), StandardScaler().fit([[2.0]])),
     ],
 )
 def test_different_values_have_different_summaries(one: Any, other: Any) -> None:
@@ -34,7 +37,7 @@ def test_every_tensor_has_a_summary(value: Any) -> None:
     assert summary_of(value) == summary_of(value) is not None
 
 
-@pytest.mark.parametrize("value", [SimpleNamespace(begun=1.5), object(), torch.nn.Linear(2, 2)])
+@pytest.mark.parametrize("value", [object(), torch.nn.Linear(2, 2), pytest])
 def test_objects_have_none(value: Any) -> None:
     assert summary_of(value) is None
 

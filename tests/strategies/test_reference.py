@@ -446,6 +446,10 @@ COUNTS = {
         "accuracies.append((model(x).argmax(1) == y).float().mean())",
     ),
     "an average": ("mean = 1.0", "mean += 0.1 * (x.numel() - mean)"),
+    "a namespace": (
+        "from types import SimpleNamespace; state = SimpleNamespace(n=0)",
+        "state.n += len(x)",
+    ),
     "a line that is printed": ("", "print(f'[{len(losses)}/12] {len(x):>5d} {loss.item():.2f}')"),
     "a scaler of scikit-learn": (
         "from sklearn.preprocessing import StandardScaler; scaler = StandardScaler()",

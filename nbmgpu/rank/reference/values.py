@@ -7,11 +7,12 @@ import inspect
 import math
 import re
 import sys
+from argparse import Namespace
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from types import FrameType, FunctionType, MethodType
+from types import FrameType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,9 @@ PRINTED = "print()"
 
 SHAPE = "  # of "
 """What comes before the shape behind one for an array: those of other shapes do not compare."""
+
+NAMESPACES = SimpleNamespace, Namespace
+"""Classes of objects that have nothing but attributes."""
 
 NOTEBOOK = "__main__"
 """The module of what a notebook defines."""
@@ -235,10 +239,10 @@ def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 def keeps_values(kind: type) -> bool:
     """Return whether objects of a class may keep what a cell computes: the user's, no models.
 
-    So do scikit-learn's estimators.
+    So do namespaces, and scikit-learn's estimators.
     """
     is_of_user = _is_of_user(kind) and not issubclass(kind, nn.Module)
-    return is_of_user or hasattr(kind, "partial_fit")
+    return is_of_user or kind in NAMESPACES or hasattr(kind, "partial_fit")
 
 
 def _is_of_user(owner: Any) -> bool:
