@@ -144,6 +144,20 @@ def test_where_the_cell_leaves_its_loop_the_last_batch_is_a_part() -> None:
     assert "rank-0-values" not in run.view.notices, "ranks agree"
 
 
+def test_the_batch_before_the_last_is_whole() -> None:
+    """A loop over zip() may have drawn a batch that it does not bind."""
+    step = "opt.zero_grad(); F.cross_entropy(model(x), y).backward(); opt.step()"
+    cell = (
+        f"for (x, y), _ in zip(loader, range(5)):\n    {step}\n"
+        f"for u, v in loader:\n    before, last = locals().get('last'), u\n"
+    )
+    alone, names = notebook(), notebook()
+    exec(cell, alone)
+    nbmgpu.run(cell, names, gpus=2, cpu=True, exact="never")
+    for name in ("x", "y", "u", "before"):
+        torch.testing.assert_close(names[name], alone[name])
+
+
 def test_after_a_failure_a_part_of_the_batch_is_said_to_be_one() -> None:
     names = notebook()
     cell = f"{TRAIN}        if len(losses) == 3:\n            raise ValueError('bad batch')\n"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from torch import Tensor
 
@@ -30,7 +31,7 @@ class LastBatch:
     """A collated batch, or rather this rank's ``shard`` of it.
 
     Attributes:
-        batch: what the loop gets.
+        batch: what the loop gets; of the previous one, references to its tensors.
         shard: the number of samples in it.
         dim: the dimension of the samples in each of its tensors; None for a batch of a loader, the
             columns of which have them along the first, or are lists of them.
@@ -44,8 +45,12 @@ class LastBatch:
         """Return the names that hold the shard or something in it, and so only a part."""
         if not self.shard.is_partial:
             return []
-        ids = set(map(id, _containers(self.batch)))
-        return [name for name, value in variables.items() if id(value) in ids]
+        ids = {id(each() if isinstance(each, ref) else each) for each in _containers(self.batch)}
+        return [name for name, value in variables.items() if id(value) in ids and value is not None]
+
+    def as_previous(self) -> LastBatch:
+        """Return the same without keeping its tensors, once there is another batch."""
+        return replace(self, batch=[ref(tensor) for tensor in iter_tensors(self.batch)])
 
     def dims_of(self, value: Any) -> SampleDims | None:
         """Return the dimension of the samples in each leaf of what is in the batch.
@@ -73,13 +78,21 @@ class LastBatches:
             step_values: what variables of the cell held after a step.
         """
         self._of_loaders: dict[object, LastBatch] = {}
+        self._previous: dict[object, LastBatch] = {}
         self._step_values = step_values
 
     def add(self, loader: object, batch: LastBatch) -> None:
-        """Replace the last batch of ``loader``."""
+        """Replace the last batch of ``loader``.
+
+        A loop over ``zip(loader, other)`` may end with the batch before the last.
+        """
+        if (before := self._of_loaders.get(loader)) is not None:
+            self._previous[loader] = before.as_previous()
         self._of_loaders[loader] = batch
         if len(self._of_loaders) > MOST_LOADERS:
-            del self._of_loaders[next(iter(self._of_loaders))]
+            oldest = next(iter(self._of_loaders))
+            del self._of_loaders[oldest]
+            self._previous.pop(oldest, None)
 
     def names_in(self, variables: Mapping[str, Any]) -> dict[str, SampleDims | None]:
         """Return the names that hold a part of one of the batches, or were computed from one.
@@ -111,9 +124,8 @@ class LastBatches:
 
     def _held_in(self, variables: Mapping[str, Any]) -> dict[str, LastBatch]:
         """Return the names that hold a part of a batch, and the batch."""
-        return {
-            name: last for last in self._of_loaders.values() for name in last.names_in(variables)
-        }
+        batches = [*self._previous.values(), *self._of_loaders.values()]
+        return {name: last for last in batches for name in last.names_in(variables)}
 
     def _computed_in(
         self, variables: Mapping[str, Any], held: Mapping[str, LastBatch]
