@@ -62,11 +62,21 @@ def test_runs_are_filtered_compared_and_renamed(lab, page, shoot):
     expect(cards).to_have_count(3)
     expect(cards.locator("input:checked")).to_have_count(2)
     expect(sidebar.locator(".nbmgpu-RunTools-count")).to_have_text("2 selected")
+    cards.filter(has_text=NAMES[2]).get_by_role("checkbox").check()
     compare.click()
 
     tab = page.get_by_role("region", name="Comparison of runs")
     rows = tab.locator("table tbody tr")
+    expect(rows).to_have_count(3)
+    # A run leaves the comparison, whose charts have described it.
+    plots = tab.locator(".nbmgpu-chart-plot[aria-label*=highest]")
+    expect(plots.first).to_have_attribute("aria-label", re.compile(f"{NAMES[2]}: lowest"))
+    expect(plots).to_have_count(3)
+    tab.get_by_role("button", name=f"Remove {NAMES[2]} from the comparison").click()
     expect(rows).to_have_count(2)
+    expect(page.locator(".nbmgpu-RunTab-notice").filter(visible=True)).to_have_count(0)
+    expect(plots.first).not_to_have_attribute("aria-label", re.compile(NAMES[2]))
+    expect(plots).to_have_count(3)
     expect(rows.locator(".nbmgpu-compared-run")).to_have_text(list(NAMES[:2]))
     # Differing columns come first; the lower loss is marked.
     titles = tab.locator("table thead th")
@@ -117,7 +127,7 @@ def test_runs_are_filtered_compared_and_renamed(lab, page, shoot):
     assert height > 1.5 * 170  # with title and legend
     shoot("epochs")
     page.get_by_role("tab", name="2 runs compared").click()
-    # A run leaves the comparison.
+    # Another run leaves the comparison.
     tab.get_by_role("button", name=f"Remove {NAMES[1]} from the comparison").click()
     expect(rows).to_have_count(1)
 

@@ -98,6 +98,11 @@ export class Chart implements IItemView<IChart> {
       this.axis = axis;
       this.names = names;
       this.isDetailed = false;
+      if (isOther) {
+        // They belong to lines or an axis that the texts are no longer about.
+        this.data = [[]];
+        this.extremes = [];
+      }
       this.setLines(spec.lines);
       this.requestDraw();
     } else if (spec.colors?.join() !== this.colors) {
@@ -281,9 +286,10 @@ export class Chart implements IItemView<IChart> {
       this.scaling.zoomTo(null);
       return;
     }
-    const last = this.data[0].length - 1;
+    const [steps] = plot.data;
+    const last = steps.length - 1;
     const from = plot.cursor.idx ?? (by > 0 ? -1 : last + 1);
-    const step = this.data[0][Math.min(Math.max(from + by, 0), last)];
+    const step = steps[Math.min(Math.max(from + by, 0), last)];
     moveCursors(plot, plot.valToPos(step, 'x'), 10);
   }
 }
