@@ -8,6 +8,8 @@ from browsing import command
 from playwright.sync_api import expect
 from staged import Stage
 
+from nbmgpu.runs.held_ranks import mark_all_held, mark_held
+
 pytestmark = pytest.mark.browser
 
 RUNS = [
@@ -141,3 +143,27 @@ def test_filters_and_selection_survive_a_reload(lab, page, folders, shoot):
     shutil.rmtree(folders[1])
     expect(count).to_have_text("Select all")
     expect(titles(sidebar)).to_have_text(names(0))
+
+
+def test_what_an_action_could_not_do_is_said(lab, page, folders, shoot):
+    mark_held(folders[0], 0)
+    mark_all_held(folders[0])
+    page.goto(f"{lab.url}/lab?token={lab.token}&reset")
+    sidebar = open_sidebar(page)
+    card = sidebar.locator(".nbmgpu-RunCard", has_text="run 0")
+    dialog = page.locator(".jp-Dialog")
+    # A tag that is too long: the dialog opens again, and says why.
+    card.get_by_role("button", name="Name and tag it").click()
+    dialog.get_by_label("Tags").fill("long" * 15)
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("A tag has at most 40 characters")
+    expect(dialog.get_by_label("Tags")).to_have_value("long" * 15)
+    shoot("labels-refused")
+    dialog.get_by_role("button", name="Cancel").click()
+    # A run whose ranks are held cannot be deleted.
+    card.get_by_role("button", name="Delete").click()
+    dialog.get_by_role("button", name="Delete").click()
+    toast = page.locator(".Toastify__toast")
+    expect(toast).to_contain_text("are held for the next cell")
+    expect(toast).to_be_in_viewport(ratio=1)
+    shoot("deletion-refused")

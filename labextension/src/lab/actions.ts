@@ -1,11 +1,5 @@
 import type { JupyterFrontEnd } from '@jupyterlab/application';
-import {
-  Clipboard,
-  Dialog,
-  InputDialog,
-  Notification,
-  showDialog
-} from '@jupyterlab/apputils';
+import { Clipboard, Dialog, InputDialog, showDialog } from '@jupyterlab/apputils';
 import type { IDocumentManager } from '@jupyterlab/docmanager';
 import type { IDefaultFileBrowser } from '@jupyterlab/filebrowser';
 import {
@@ -16,10 +10,11 @@ import {
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { RunLine } from '../generated/report';
-import { errorText } from '../view/errors';
-import { askForLabels } from './labeldialog';
+import type { RunLabels } from '../generated/runs';
+import { editLabels } from './labeldialog';
 import { loadInKernel } from './loadextension';
 import { relativePath } from './paths';
+import { showMessage } from './showmessage';
 import type { IRunsModel } from './tokens';
 
 /** The parts of JupyterLab that actions use; Notebook 7 lacks some. */
@@ -55,16 +50,8 @@ export class RunActions {
   async label(run: RunLine): Promise<void> {
     const { trans } = this.context;
     const title = trans.__('Run %1', run.id);
-    let labels = await askForLabels(title, run.labels, trans);
-    while (labels) {
-      try {
-        await this.model.setLabels(run.id, labels);
-        return;
-      } catch (reason) {
-        Notification.error(errorText(reason)); // what was typed is offered again
-      }
-      labels = await askForLabels(title, labels, trans);
-    }
+    const save = (labels: RunLabels) => this.model.setLabels(run.id, labels);
+    await editLabels(title, run.labels, save, trans);
   }
 
   /** Delete the folder of a finished run, after confirmation. */
@@ -109,7 +96,7 @@ export class RunActions {
     const panel = this.notebookOf(run) ?? notebooks?.currentWidget;
     if (!panel) {
       Clipboard.copyToSystem(line);
-      this.notify(trans.__('Copied. Run this line in a notebook: %1', line));
+      showMessage(trans.__('Copied. Run this line in a notebook: %1', line));
       return;
     }
     shell.activateById(panel.id);
@@ -157,13 +144,9 @@ export class RunActions {
 
   private copy(path: string): void {
     Clipboard.copyToSystem(path);
-    this.notify(
+    showMessage(
       this.context.trans.__('Path copied; it is outside of the root folder: %1', path)
     );
-  }
-
-  private notify(message: string): void {
-    Notification.info(message, { autoClose: 8000 });
   }
 
   private async confirm(title: string, body: string, label: string): Promise<boolean> {

@@ -4,16 +4,38 @@ import { Widget } from '@lumino/widgets';
 
 import type { RunLabels } from '../generated/runs';
 import { make } from '../view/dom';
+import { errorText } from '../view/errors';
 
-/** Ask for the name, the tags and the note of a run; null if the dialog is cancelled. */
-export async function askForLabels(
+/** Let the user edit and `save` labels; what cannot be saved is offered again, with the reason. */
+export async function editLabels(
   title: string,
   labels: RunLabels,
+  save: (labels: RunLabels) => Promise<void>,
+  trans: TranslationBundle
+): Promise<void> {
+  let problem = '';
+  let typed = await askForLabels(title, labels, problem, trans);
+  while (typed) {
+    try {
+      await save(typed);
+      return;
+    } catch (reason) {
+      problem = errorText(reason);
+    }
+    typed = await askForLabels(title, typed, problem, trans);
+  }
+}
+
+/** Ask for the name, the tags and the note of a run; null if the dialog is cancelled. */
+async function askForLabels(
+  title: string,
+  labels: RunLabels,
+  problem: string,
   trans: TranslationBundle
 ): Promise<RunLabels | null> {
   const result = await showDialog({
     title,
-    body: new LabelForm(labels, trans),
+    body: new LabelForm(labels, problem, trans),
     buttons: [
       Dialog.cancelButton({ label: trans.__('Cancel') }),
       Dialog.okButton({ label: trans.__('Save') })
@@ -25,12 +47,15 @@ export async function askForLabels(
 
 /** The fields of the labels. */
 class LabelForm extends Widget implements Dialog.IBodyWidget<RunLabels> {
-  constructor(labels: RunLabels, trans: TranslationBundle) {
+  constructor(labels: RunLabels, problem: string, trans: TranslationBundle) {
     super();
     this.addClass('nbmgpu-LabelForm');
     this.name.value = labels.name;
     this.tags.value = labels.tags.join(', ');
     this.note.value = labels.note;
+    if (problem) {
+      this.node.append(make('div', 'LabelForm-problem', { role: 'alert' }, problem));
+    }
     this.node.append(
       make('label', '', {}, trans.__('Name'), this.name),
       make('label', '', {}, trans.__('Tags, separated by commas or spaces'), this.tags),

@@ -1,5 +1,5 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { ICommandPalette, Notification } from '@jupyterlab/apputils';
+import { ICommandPalette } from '@jupyterlab/apputils';
 import { IDocumentManager } from '@jupyterlab/docmanager';
 import { IDefaultFileBrowser } from '@jupyterlab/filebrowser';
 import { INotebookTracker } from '@jupyterlab/notebook';
@@ -22,9 +22,9 @@ import {
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
 import type { RunLine } from '../generated/report';
-import { errorText } from '../view/errors';
 import { RunActions } from './actions';
 import { CommandIDs } from './commandids';
+import { showError, showMessage } from './showmessage';
 import { IRunsModel } from './tokens';
 
 /** The JSON schema of the arguments of commands about a run. */
@@ -155,12 +155,12 @@ export const runCommandsPlugin: JupyterFrontEndPlugin<void> = {
               'Run %1 is not among the newest runs',
               args.id as string
             );
-            return void (args.id && Notification.warning(message));
+            return void (args.id && showMessage(message, 'warning'));
           }
           try {
             await action(run);
           } catch (reason) {
-            Notification.error(errorText(reason));
+            showError(reason);
           }
         }
       });

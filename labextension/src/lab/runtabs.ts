@@ -8,20 +8,19 @@ import {
   CommandToolbarButton,
   ICommandPalette,
   MainAreaWidget,
-  Notification,
   WidgetTracker
 } from '@jupyterlab/apputils';
 import { IDefaultFileBrowser } from '@jupyterlab/filebrowser';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { RunsServer } from '../server';
-import { errorText } from '../view/errors';
 import { RunActions } from './actions';
 import { CommandIDs } from './commandids';
 import { mgpuIcon } from './icons';
 import { addTab } from './maintab';
 import { RUN_ARGS } from './runcommands';
 import { RunTab } from './runtab';
+import { showError } from './showmessage';
 import { languageOf } from './times';
 import { IRunsModel } from './tokens';
 
@@ -64,7 +63,6 @@ export const runTabsPlugin: JupyterFrontEndPlugin<void> = {
     const server = new RunsServer(serviceManager.serverSettings);
     const context = { shell, files, documents: null, notebooks: null, trans };
     const actions = new RunActions(model, context);
-    const showError = (reason: unknown) => void Notification.error(errorText(reason));
     const tabActions = {
       openFolder: (folder: string) => void actions.openFolder(folder).catch(showError),
       showError

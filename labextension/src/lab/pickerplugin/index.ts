@@ -1,5 +1,5 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { Dialog, ICommandPalette, Notification } from '@jupyterlab/apputils';
+import { Dialog, ICommandPalette } from '@jupyterlab/apputils';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
@@ -7,8 +7,8 @@ import { RunsServer } from '../../server';
 import { CommandIDs } from '../commandids';
 import { mgpuIcon } from '../icons';
 import { hasLine, withLine } from '../../picker';
-import { errorText } from '../../view/errors';
 import { loadInNotebook } from '../loadextension';
+import { showError } from '../showmessage';
 import { ISettings } from '../tokens';
 import { PickerBody } from './body';
 import { CellPickerSource, describe } from './source';
@@ -81,7 +81,7 @@ export const pickerPlugin: JupyterFrontEndPlugin<void> = {
       icon: args => (args.isPalette ? undefined : mgpuIcon),
       describedBy: NO_ARGS,
       isVisible,
-      execute: () => pick().catch(reason => void Notification.error(errorText(reason)))
+      execute: () => pick().catch(showError)
     });
     commands.addCommand(CommandIDs.insertLine, {
       label: trans.__('Add the mGPU Line to the Cell'),

@@ -1,4 +1,3 @@
-import { Notification } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { CommandRegistry } from '@lumino/commands';
 import type { Message } from '@lumino/messaging';
@@ -7,8 +6,8 @@ import { Widget } from '@lumino/widgets';
 
 import { mgpuIcon } from '../icons';
 import type { IRunsState } from '../runsstate';
-import { errorText } from '../../view/errors';
 import { CommandIDs } from '../commandids';
+import { showError } from '../showmessage';
 import type { IRunsModel } from '../tokens';
 import { RunChoice } from './choice';
 import { deviceList } from './devices';
@@ -158,11 +157,7 @@ export class Sidebar extends Widget {
       {
         key: 'older',
         className: 'nbmgpu-Sidebar-older',
-        onclick: () => {
-          const showError = (reason: unknown): string =>
-            Notification.error(errorText(reason));
-          this.model.loadOlder().catch(showError);
-        }
+        onclick: () => void this.model.loadOlder().catch(showError)
       },
       this.trans.__('Show older runs')
     );
