@@ -152,6 +152,12 @@ def test_what_an_action_could_not_do_is_said(lab, page, folders, shoot):
     sidebar = open_sidebar(page)
     card = sidebar.locator(".nbmgpu-RunCard", has_text="run 0")
     dialog = page.locator(".jp-Dialog")
+    # The memory of the ranks that are held is readable.
+    headline = card.locator(".nbmgpu-RunCard-headline")
+    expect(headline).to_have_text(
+        re.compile(r"^ddp on 2 ranks \(cpu\), ranks held: [\d.]+ [MG]iB$")
+    )
+    assert headline.evaluate("node => node.scrollWidth <= node.clientWidth")
     # A tag that is too long: the dialog opens again, and says why.
     card.get_by_role("button", name="Name and tag it").click()
     dialog.get_by_label("Tags").fill("long" * 15)

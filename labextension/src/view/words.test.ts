@@ -42,6 +42,11 @@ test.each([
   [headlineText, 'none on 1 rank (cpu)', '<none on 1 rank> (cpu)'],
   [headlineText, 'tp on 4 ranks (cuda:0-3), dp=2', '<tp on 4 ranks> (cuda:0-3), dp=2'],
   [headlineText, 'ddp on 4 ranks of 2 nodes (cpu)', '<ddp on 4 ranks of 2 nodes> (cpu)'],
+  [
+    headlineText,
+    'ddp on 2 ranks (cpu), ranks held: 52 MiB',
+    '<<ddp on 2 ranks> (cpu), ranks held: 52 MiB>'
+  ],
   [barText, 'epoch 8 of 8', '<epoch 8 of 8>'],
   [barText, 'epoch 8', '<epoch 8>'],
   [barText, 'epoch 8 · batches', '<epoch 8> · batches'],

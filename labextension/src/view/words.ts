@@ -102,10 +102,14 @@ const REMAINING: Pattern[] = [
   [/^about (.+) left$/, (trans, [time]) => trans.__('about %1 left', time)]
 ];
 
-/** Strategy, ranks and devices: `ddp on 4 ranks of 2 nodes (cuda:0-1)`. */
+/** Strategy, ranks and devices: `ddp on 4 ranks of 2 nodes (cuda:0-1)`; in lists, also held memory. */
 export function headlineText(text: string, trans: ITranslate): string {
-  return matched(text, HEADLINE, trans);
+  const [, headline = text, held = ''] = HELD.exec(text) ?? [];
+  const shown = matched(headline, HEADLINE, trans);
+  return held ? trans.__('%1, ranks held: %2', shown, held) : shown;
 }
+
+const HELD = /^(.*), ranks held: (.*)$/;
 
 const HEADLINE: Pattern[] = [
   [
