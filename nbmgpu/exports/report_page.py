@@ -16,7 +16,7 @@ from nbmgpu.formatting import format_bytes
 from nbmgpu.options.parsing import format_value
 from nbmgpu.options.run_options import DEFAULTS
 from nbmgpu.report import text_format
-from nbmgpu.report.curve_chart import COLOURS, NamedLine, chart_svg
+from nbmgpu.report.curve_chart import NamedLine, chart_svg, line_style
 from nbmgpu.report.curves import curve_names, downsample
 from nbmgpu.report.summary import summary_html
 from nbmgpu.runs.run import Run
@@ -91,7 +91,7 @@ def _charts(run: Run) -> str:
     for name in curve_names(run.view):
         steps, values = downsample(*run.view.curves[name].arrays(), POINTS)
         title = text_format.plain(name)
-        charts.append(chart_svg(title, [NamedLine(title, COLOURS[0], steps, values)]))
+        charts.append(chart_svg(title, [NamedLine(title, line_style(0), steps, values)]))
     return "".join(charts)
 
 

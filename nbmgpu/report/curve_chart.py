@@ -22,7 +22,35 @@ COLOURS = (
 )  # fmt: skip
 """A colour for each run, which stand out from white and from black."""
 
+DASHES = ("", "7 4", "2 4", "8 4 2 4")
+"""The dash pattern of each further ten runs, whose colours repeat: solid, dashed, dotted, both."""
+
 STYLE = "display: inline-block; margin: 4px 20px 8px 0; vertical-align: top"
+
+
+@dataclass(frozen=True)
+class LineStyle:
+    """How a line differs from others.
+
+    Attributes:
+        colour: as in CSS.
+        dash: lengths of dashes and gaps in pixels; empty for a solid line.
+    """
+
+    colour: str
+    dash: str = ""
+
+    @property
+    def attributes(self) -> str:
+        """The attributes of an SVG element."""
+        dashes = f" stroke-dasharray='{self.dash}'" if self.dash else ""
+        return f"stroke='{self.colour}'{dashes}"
+
+
+def line_style(place: int) -> LineStyle:
+    """Return the style of the run at ``place``."""
+    turn, colour = divmod(place, len(COLOURS))
+    return LineStyle(COLOURS[colour], DASHES[turn % len(DASHES)])
 
 
 @dataclass(frozen=True)
@@ -31,12 +59,12 @@ class NamedLine:
 
     Attributes:
         name: shown when the pointer is on it.
-        colour: as in CSS.
+        style: its colour and dashes.
         x, y: float arrays of the same length; where y is not finite, the line has a gap.
     """
 
     name: str
-    colour: str
+    style: LineStyle
     x: np.ndarray
     y: np.ndarray
 
@@ -80,6 +108,6 @@ def _line(line: NamedLine, step_range: Range, value_range: Range) -> str:
         for points in polylines(line.x, line.y, width, height, step_range, value_range)
     )
     return (
-        f"<g fill='none' stroke='{line.colour}' stroke-width='1.5' stroke-linejoin='round' "
+        f"<g fill='none' {line.style.attributes} stroke-width='1.5' stroke-linejoin='round' "
         f"stroke-linecap='round'><title>{escape(line.name)}</title>{drawn}</g>"
     )

@@ -8,8 +8,10 @@ import pytest
 
 import nbmgpu
 from nbmgpu.errors import OptionError
+from nbmgpu.report.curve_chart import line_style
 from nbmgpu.report.curves import decode_points
 from nbmgpu.report.run_comparison import comparison_of
+from nbmgpu.report.run_comparison.payload import MAX_RUNS
 
 CELL = "opt = SGD(lr={lr})\nfor x, y in loader:\n    loss = criterion(model(x), y)\n"
 
@@ -206,3 +208,13 @@ def test_a_resumed_run_is_compared_by_step_only(staged):
     run = finished(staged, {"loss": [1.0, 2.0]}, values={"resume": "newest"})
     axes = nbmgpu.compare_runs(run, finished(staged, {"loss": [1.0, 2.0]})).runs[0].axes
     assert (axes.seconds, axes.epochs, axes.samples) == ("", "", "")
+
+
+def test_runs_whose_colours_repeat_have_dashes(staged):
+    runs = [finished(staged, {"loss": [2.0, 1.0]}) for _ in range(12)]
+    html = nbmgpu.compare_runs(*runs)._repr_html_()
+    assert "<g fill='none' stroke='#3b82f6' stroke-width" in html
+    assert "<g fill='none' stroke='#3b82f6' stroke-dasharray='7 4' stroke-width" in html
+    marks = re.findall(r"●|<path d='M0,4H18' stroke='(\S+)' stroke-dasharray='7 4'", html)
+    assert marks == [""] * 10 + ["#3b82f6", "#e08b00"]
+    assert len({line_style(place) for place in range(MAX_RUNS)}) == MAX_RUNS

@@ -32,8 +32,9 @@ import { drawMarks, markedExtremes, type IExtremes } from './chartmarks';
 import { chartOptions } from './chartoptions';
 import {
   hasLegend,
-  lineColor,
+  lineStyle,
   NO_CHART,
+  styleKey,
   type Detail,
   type IChart,
   type IScaling
@@ -62,7 +63,7 @@ export class Chart implements IItemView<IChart> {
   private isDetailed = false;
   private axis = '';
   private names = '';
-  private colors: string | undefined;
+  private styles = '';
   private data: uPlot.AlignedData = [[]];
   /** The extremes of each line that has marks. */
   private extremes: (IExtremes | null)[] = [];
@@ -105,10 +106,10 @@ export class Chart implements IItemView<IChart> {
       }
       this.setLines(spec.lines);
       this.requestDraw();
-    } else if (spec.colors?.join() !== this.colors) {
+    } else if (styleKey(spec) !== this.styles) {
       this.requestDraw();
     }
-    this.colors = spec.colors?.join();
+    this.styles = styleKey(spec);
     setText(this.name, spec.title);
     setText(this.note, spec.note ?? '');
     this.legend.update(spec);
@@ -133,7 +134,7 @@ export class Chart implements IItemView<IChart> {
       return; // not attached; drawn when it is resized
     }
     this.align();
-    const layout = `${this.points.length} ${this.scaling.log} ${this.spec.highlighted} ${this.axis} ${this.spec.colors?.join()}`;
+    const layout = `${this.points.length} ${this.scaling.log} ${this.axis} ${styleKey(this.spec)}`;
     if (!this.drawn || layout !== this.layout) {
       this.layout = layout;
       this.drawn?.destroy();
@@ -224,8 +225,8 @@ export class Chart implements IItemView<IChart> {
     });
     this.data = alignedData(placed, this.scaling);
     const values = this.points.map((_, line) => this.data[valueColumn(line)]);
-    // Of lines without colors of their own, the first is the one that matters.
-    const marked = this.spec.colors ? values : values.slice(0, 1);
+    // Of lines without styles of their own, the first is the one that matters.
+    const marked = this.spec.styles ? values : values.slice(0, 1);
     const found = markedExtremes(this.data[0], marked, this.scaling.zoom);
     this.extremes = values.map((_, line) => found[line] ?? null);
   }
@@ -234,7 +235,7 @@ export class Chart implements IItemView<IChart> {
     const lines = this.extremes.map((extremes, line) => ({
       extremes,
       column: valueColumn(line),
-      color: lineColor(this.spec, line)
+      color: lineStyle(this.spec, line).color
     }));
     drawMarks(plot, lines);
   }

@@ -1,7 +1,7 @@
 import type uPlot from 'uplot';
 import { valueColumn } from './chartdata';
 import { marksOf, type IExtremes } from './chartmarks';
-import { lineColor, type IChart, type IScaling } from './chartspec';
+import { lineStyle, type IChart, type IScaling } from './chartspec';
 import { chartSvg, type ISvgChart, type ISvgLine } from './chartsvg';
 import { button, make, setAttribute } from './dom';
 import { downloadText, downloadUrl, fileName } from './download';
@@ -84,15 +84,15 @@ function svgOf(drawn: IDrawnChart, trans: ITranslate): string {
     return context.measureText(text).width;
   };
   const legend = spec.lines.map(({ name, last }, line) => ({
-    text: spec.colors ? `${name} ${last}` : name,
-    color: lineColor(spec, line)
+    text: spec.styles ? `${name} ${last}` : name,
+    style: lineStyle(spec, line)
   }));
   const chart: ISvgChart = {
     title: spec.title,
     axis: spec.axis?.title ?? trans.__('Step'),
     ticks,
     lines: svgLines(drawn),
-    legend: spec.colors || spec.lines.length > 1 ? legend : [],
+    legend: spec.styles || spec.lines.length > 1 ? legend : [],
     epochs: spec.epochs ?? [],
     colors: pageColors(plot.root)
   };
@@ -105,7 +105,7 @@ function svgLines({ spec, scaling, extremes }: IDrawnChart): ISvgLine[] {
     const width = lineWidth(spec, line);
     const values = {
       name,
-      color: lineColor(spec, line),
+      style: lineStyle(spec, line),
       width,
       opacity: scaling.smoothing ? SMOOTHED_OPACITY : 1,
       column: valueColumn(line),

@@ -24,7 +24,7 @@ export function descriptionOf(content: IChartContent): {
 } {
   const { extremes, spec, trans } = content;
   const { lines } = spec;
-  const last = spec.colors
+  const last = spec.styles
     ? lines.map(line => `${line.name} ${line.last}`).join(', ')
     : spec.last;
   const label = spec.axis
@@ -57,7 +57,7 @@ export function descriptionOf(content: IChartContent): {
 export function headText(content: IChartContent, at: number | null): string {
   const { extremes, spec, trans } = content;
   if (at === null) {
-    return spec.colors ? '' : spec.last;
+    return spec.styles ? '' : spec.last;
   }
   if (hasLegend(spec)) {
     return positionText(content, at); // the legend has the values

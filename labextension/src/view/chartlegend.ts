@@ -1,6 +1,7 @@
 import type { IChart } from './chartspec';
-import { hasLegend, lineColor } from './chartspec';
+import { hasLegend, lineStyle, styleKey } from './chartspec';
 import { make, setAttribute, setText } from './dom';
+import { setSample } from './linestyle';
 
 /** The names of a chart's lines, and their values. */
 export class ChartLegend {
@@ -9,8 +10,8 @@ export class ChartLegend {
   private layout = '';
 
   update(spec: IChart): void {
-    const { lines, highlighted, colors } = spec;
-    const layout = `${lines.map(line => line.name).join()} ${highlighted} ${colors?.join()}`;
+    const { lines } = spec;
+    const layout = `${lines.map(line => line.name).join()} ${styleKey(spec)}`;
     this.node.hidden = !hasLegend(spec);
     setAttribute(this.node, 'data-unit', spec.unit);
     if (this.node.hidden || this.layout === layout) {
@@ -22,7 +23,7 @@ export class ChartLegend {
       const shown = make('span', 'chart-entry-name', {}, name);
       const children = [shown, ' ', this.values[index]];
       const entry = make('span', 'chart-entry', { title: name }, ...children);
-      entry.style.setProperty('--nbmgpu-line', lineColor(spec, index));
+      setSample(entry, lineStyle(spec, index));
       return entry;
     });
     this.node.replaceChildren(...entries);

@@ -94,6 +94,7 @@ export function drawMarks(plot: uPlot, lines: readonly IMarkedLine[]): void {
   const scale = window.devicePixelRatio || 1;
   ctx.save();
   ctx.lineWidth = 1.5 * scale;
+  ctx.setLineDash([]);
   for (const { extremes, column, color } of lines) {
     ctx.strokeStyle = color;
     for (const index of marksOf(extremes)) {

@@ -1,9 +1,9 @@
 import type uPlot from 'uplot';
-import { lineColor, type IChart, type IScaling } from './chartspec';
+import { lineStyle, type IChart, type IScaling } from './chartspec';
 import { formatIn, formatStep } from './charttext';
 import { POINT_SIZE, POINT_SPACING, type ITick } from './chartsvg';
 import { drawEpochs } from './epochlines';
-import { lineWidth, SMOOTHED_OPACITY } from './linestyle';
+import { dashLengths, lineWidth, SMOOTHED_OPACITY } from './linestyle';
 import type { IPalette } from './theme';
 
 /** Appended to a color: the opacity of a line behind its smoothed one. */
@@ -115,16 +115,20 @@ function labelWidth(plot: uPlot, texts: string[] | null, font: string): number {
 
 /** A line, and its smoothed one. */
 function lineSeries(spec: IChart, line: number, scaling: IScaling): uPlot.Series[] {
-  const color = lineColor(spec, line);
+  const style = lineStyle(spec, line);
+  const { color } = style;
+  // uPlot scales widths, but not dashes, to the pixels of the screen.
+  const dash = dashLengths(style).map(length => length * (window.devicePixelRatio || 1));
   const width = lineWidth(spec, line);
   return [
     {
       label: spec.lines[line].name,
       stroke: () => (scaling.smoothing ? color + FAINT_ALPHA : color),
       width,
+      dash,
       // uPlot decides at each draw: points are drawn if they are this many pixels apart.
       points: { size: POINT_SIZE, width: 0, space: POINT_SPACING, fill: color }
     },
-    { stroke: color, width: width + 0.5, points: { show: false } }
+    { stroke: color, width: width + 0.5, dash, points: { show: false } }
   ];
 }

@@ -1,5 +1,6 @@
 import type { CurveLine, CurveRequest, Unit } from '../generated/report';
 import type { IPoints } from './points';
+import type { ILineStyle } from './linestyle';
 import { HIGHLIGHT, LINE, OTHER_LINES } from './theme';
 
 /** The content of a chart. */
@@ -15,8 +16,8 @@ export interface IChart {
   unit: 'number' | 'seconds' | Unit;
   /** The index of the highlighted line, or -1. */
   highlighted: number;
-  /** A color for each line, if the lines are of the same kind. */
-  colors?: readonly string[];
+  /** A style for each line, if the lines are of the same kind. */
+  styles?: readonly ILineStyle[];
   /** The steps at which epochs end. */
   epochs?: readonly number[];
   /** The horizontal axis, by default the step. */
@@ -46,20 +47,27 @@ export const NO_CHART: IChart = {
   highlighted: -1
 };
 
-/** The color of the line at an index. */
-export function lineColor({ colors, highlighted }: IChart, line: number): string {
-  if (colors) {
-    return colors[line];
+/** The style of the line at an index. */
+export function lineStyle({ styles, highlighted }: IChart, line: number): ILineStyle {
+  if (styles) {
+    return styles[line];
   }
-  if (line === 0) {
-    return LINE;
-  }
-  return line === highlighted ? HIGHLIGHT : OTHER_LINES[(line - 1) % OTHER_LINES.length];
+  const other = OTHER_LINES[(line - 1) % OTHER_LINES.length];
+  return {
+    color: line === 0 ? LINE : line === highlighted ? HIGHLIGHT : other,
+    dash: ''
+  };
+}
+
+/** The styles of a chart's lines, as a key. */
+export function styleKey({ styles, highlighted }: IChart): string {
+  const each = styles?.map(({ color, dash }) => `${color} ${dash}`) ?? [];
+  return [highlighted, ...each].join();
 }
 
 /** Whether a chart has a legend, with the values of its lines. */
-export function hasLegend({ colors, lines }: IChart): boolean {
-  return lines.length > 1 || colors !== undefined;
+export function hasLegend({ lines, styles }: IChart): boolean {
+  return lines.length > 1 || styles !== undefined;
 }
 
 /** The settings shared by all charts of a view; the zoom is a range of steps. */

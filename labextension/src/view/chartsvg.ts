@@ -1,4 +1,5 @@
 import type uPlot from 'uplot';
+import type { ILineStyle } from './linestyle';
 import type { IPageColors } from './pagecolors';
 
 /** A label of an axis: its value on the scale, and its text. */
@@ -10,7 +11,7 @@ export interface ITick {
 /** A line of a chart. */
 export interface ISvgLine {
   readonly name: string;
-  readonly color: string;
+  readonly style: ILineStyle;
   /** In pixels. */
   readonly width: number;
   /** Between 0 and 1. */
@@ -30,7 +31,7 @@ export interface ISvgChart {
   readonly axis: string;
   readonly ticks: { readonly x: readonly ITick[]; readonly y: readonly ITick[] };
   readonly lines: readonly ISvgLine[];
-  readonly legend: readonly { readonly text: string; readonly color: string }[];
+  readonly legend: readonly { readonly text: string; readonly style: ILineStyle }[];
   /** The positions at which epochs end. */
   readonly epochs: readonly number[];
   readonly colors: IPageColors;
@@ -46,7 +47,7 @@ const ROW = 16;
 /** Pixels between the edge and texts, between entries of the legend, and of an entry's line. */
 const MARGIN = 8;
 const GAP = 14;
-const SWATCH = 16;
+const SWATCH = 24;
 
 /** The radius of the ring around the lowest or the highest point, in pixels. */
 const RADIUS = 3.5;
@@ -93,7 +94,8 @@ export function chartSvg(
     const path = element('path', {
       d: pathOf(plot.data[0], plot.data[each.column], x, y),
       fill: 'none',
-      stroke: each.color,
+      stroke: each.style.color,
+      ...dashed(each.style),
       'stroke-width': each.width,
       'stroke-opacity': each.opacity,
       'stroke-linecap': 'round',
@@ -103,7 +105,7 @@ export function chartSvg(
     area.append(path);
     const visible = pointsOf(plot, each).filter(([position]) => isInside(position));
     if (each.hasPoints && visible.length * POINT_SPACING <= width) {
-      const [r, fill] = [POINT_SIZE / 2, each.color];
+      const [r, fill] = [POINT_SIZE / 2, each.style.color];
       const place = ([position, value]: [number, number]) => ({
         cx: x(position),
         cy: y(value)
@@ -113,14 +115,14 @@ export function chartSvg(
       );
     }
   }
-  const marks = chart.lines.flatMap(({ marked, column, color }) =>
+  const marks = chart.lines.flatMap(({ marked, column, style }) =>
     marked.map(index =>
       element('circle', {
         cx: x(Number(plot.data[0][index])),
         cy: y(Number(plot.data[column][index])),
         r: RADIUS,
         fill: 'none',
-        stroke: color,
+        stroke: style.color,
         'stroke-width': 1.5
       })
     )
@@ -152,17 +154,21 @@ export function chartSvg(
     ...marks,
     label({ x: left + width, y: bottom + 14 + ROW }, chart.axis, 10, colors.muted, 'end'),
     ...rows.flatMap((row, index) =>
-      row.flatMap(({ at, text, color }) => {
+      row.flatMap(({ at, text, style }) => {
         const y = plot.height + TITLE + ROW * (index + 1) + MARGIN;
         const place = { x1: at, x2: at + SWATCH - 4, y1: y - 4, y2: y - 4 };
         return [
-          line(place, color, { 'stroke-width': 2 }),
+          line(place, style.color, { 'stroke-width': 2, ...dashed(style) }),
           label({ x: at + SWATCH, y }, text, 11, colors.muted)
         ];
       })
     )
   );
   return new XMLSerializer().serializeToString(root);
+}
+
+function dashed({ dash }: ILineStyle): Record<string, string> {
+  return dash ? { 'stroke-dasharray': dash } : {};
 }
 
 /** The positions and values of a line, without gaps. */
@@ -177,8 +183,8 @@ function legendRows(
   legend: ISvgChart['legend'],
   width: number,
   textWidth: (text: string) => number
-): { at: number; text: string; color: string }[][] {
-  const rows: { at: number; text: string; color: string }[][] = [];
+): (ISvgChart['legend'][number] & { at: number })[][] {
+  const rows: (ISvgChart['legend'][number] & { at: number })[][] = [];
   let next = Infinity;
   for (const entry of legend) {
     const needed = SWATCH + textWidth(entry.text);

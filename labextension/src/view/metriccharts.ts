@@ -3,7 +3,7 @@ import type { IChart } from './chartspec';
 import { formatSeconds } from './format';
 import { groupMetrics } from './metricgroups';
 import { unpack } from './points';
-import { runColor } from './runcomparison/colors';
+import { runStyle } from './runcomparison/runstyle';
 import type { ITranslate } from './source';
 import { metricText, rankText, sentText } from './words';
 
@@ -22,7 +22,7 @@ export function metricCharts(
     lines: [...lines],
     unit: 'number',
     highlighted: -1,
-    colors: lines.length > 1 ? lines.map((_, index) => runColor(index)) : undefined,
+    styles: lines.length > 1 ? lines.map((_, index) => runStyle(index)) : undefined,
     epochs
   });
   const all = [

@@ -4,7 +4,7 @@ import type { IAxis, IChart, IScaling } from './chartspec';
 import { KeyedList, make, uniqueId } from './dom';
 import { foldable, rememberFolding } from './foldable';
 import { formatDuration } from './format';
-import { runColor } from './runcomparison/colors';
+import { runStyle } from './runcomparison/runstyle';
 import type { ISection, ISectionContext, ISectionView } from './section';
 import type { ITranslate } from './source';
 import { onThemeChange } from './theme';
@@ -68,7 +68,7 @@ function spec({ quantity, unit, lines }: SystemChart, trans: ITranslate): IChart
     lines: lines.map(line => ({ ...line, name: rankText(line.name, trans) })),
     unit,
     highlighted: -1,
-    colors: lines.map((_, index) => runColor(index)),
+    styles: lines.map((_, index) => runStyle(index)),
     axis: timeAxis(trans)
   };
 }

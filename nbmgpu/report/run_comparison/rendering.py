@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from nbmgpu.report.curve_chart import COLOURS, NamedLine, chart_svg
+from nbmgpu.report.curve_chart import NamedLine, chart_svg, line_style
 from nbmgpu.report.curves import CurveLine, decode_points
 
 if TYPE_CHECKING:
@@ -38,7 +38,11 @@ def comparison_html(comparison: RunComparison) -> str:
 
 
 def _mark(place: int) -> str:
-    return f'<span style="color: {COLOURS[place % len(COLOURS)]}">●</span>'
+    style = line_style(place)
+    if not style.dash:
+        return f'<span style="color: {style.colour}">●</span>'
+    line = f"<path d='M0,4H18' {style.attributes} stroke-width='2'/>"
+    return f"<svg width='18' height='8' aria-hidden='true'>{line}</svg>"
 
 
 def _charts(comparison: RunComparison) -> str:
@@ -54,7 +58,7 @@ def _charts(comparison: RunComparison) -> str:
 
 
 def _line(title: str, run: int, line: CurveLine) -> NamedLine:
-    return NamedLine(title, COLOURS[run % len(COLOURS)], *decode_points(line.points))
+    return NamedLine(title, line_style(run), *decode_points(line.points))
 
 
 def _table(comparison: RunComparison) -> str:

@@ -7,7 +7,7 @@ import type { IMemory, ITranslate } from '../source';
 import { onThemeChange } from '../theme';
 import { metricText } from '../words';
 import { AXES, axisOf, knownAxes, type AxisName } from './axes';
-import { runColor } from './colors';
+import { runStyle } from './runstyle';
 
 /** A chart per metric, with a line per run. */
 export class ComparisonCharts {
@@ -104,7 +104,7 @@ export class ComparisonCharts {
         })),
         unit: 'number',
         highlighted: -1,
-        colors: metric.runs.map(runColor),
+        styles: metric.runs.map(runStyle),
         axis: axisOf(axis, this.axisTitle(axis), runs, metric.runs)
       }))
     );

@@ -1,8 +1,9 @@
 import type { Column, ComparedRun, RunComparison } from '../../generated/report';
 import { button, make, noteNode, setAttribute, setNote } from '../dom';
+import { setSample } from '../linestyle';
 import type { ITranslate } from '../source';
 import { bestTitle, headlineText, stateText, titleText } from '../words';
-import { runColor } from './colors';
+import { runStyle } from './runstyle';
 import { bestPlaces, sortedPlaces, type ISorting } from './sorting';
 
 /** What the table does with a run. */
@@ -115,7 +116,7 @@ export class ComparisonTable {
       trans.__('Remove %1 from the comparison', run.title)
     );
     const dot = make('span', 'compared-color', { 'aria-hidden': 'true' });
-    dot.style.setProperty('--nbmgpu-line', runColor(place));
+    setSample(dot, runStyle(place));
     const note = noteNode(trans.__('Note'));
     setNote(note, run.labels.note);
     const head = make('div', 'compared-head', {}, dot, open, remove);
