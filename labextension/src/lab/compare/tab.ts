@@ -99,8 +99,10 @@ export class CompareTab extends TabContent {
         return; // a later request has the answer
       }
       this.view.update(comparison);
-      if (comparison.missing.length) {
-        text = this.trans.__('Deleted: %1', comparison.missing.join(', '));
+      comparison.runs.forEach(({ id, labels }) => this.names.set(id, labels.name));
+      const deleted = comparison.missing.map(id => this.names.get(id) || id);
+      if (deleted.length) {
+        text = this.trans.__('Deleted: %1', deleted.join(', '));
       }
     } catch (reason) {
       text = errorText(reason);
@@ -109,6 +111,8 @@ export class CompareTab extends TabContent {
   }
 
   private ids: string[];
+  /** The names of runs by id: what is deleted has none any more. */
+  private readonly names = new Map<string, string>();
   private seen = '';
   private requests = 0;
   private timer = 0;
