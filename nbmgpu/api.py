@@ -171,7 +171,7 @@ def compare_runs(*runs: str | Run) -> RunComparison:
     """Compare runs side by side: their options, results, curves and cells.
 
     Args:
-        runs: the runs, or the beginnings of their ids, at least two and at most 32.
+        runs: the runs, or the beginnings of their ids, or their names; from 2 to 32.
 
     Returns:
         What a notebook shows as charts and a table; ``to_frame()`` is the table.

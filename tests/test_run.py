@@ -204,6 +204,17 @@ def test_a_notice_of_several_ranks_is_shown_once(stage):
     assert list(staged.run.view.notices) == ["dropout"]
 
 
+def test_a_run_is_found_by_its_name(stage):
+    first, second, third = stage(), stage(), stage()
+    first.run.label(name="baseline")
+    second.run.label(name="baseline")
+    assert find_run("baseline").id == second.run.id, "the newest"
+    third.run.label(name=first.run.id[:8])
+    assert find_run(first.run.id).id == first.run.id, "ids come first"
+    with pytest.raises(OptionError, match="There is no run 'base'"):
+        find_run("base")
+
+
 def test_run_ids_sort_by_time_within_a_second():
     names = []
     for _ in range(20):

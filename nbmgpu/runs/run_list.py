@@ -33,12 +33,16 @@ def iter_runs(begins: str = "") -> Iterator[Run]:
 
 
 def find_run(name: str = "") -> Run:
-    """Return the run whose id starts with ``name``; the newest run if ``name`` is empty.
+    """Return the run whose id starts with ``name``, else the newest one that is called so.
+
+    With an empty ``name`` that is the newest run.
 
     Raises:
-        OptionError: no run matches, or several do.
+        OptionError: no run matches, or several ids do.
     """
     found = list(itertools.islice(iter_runs(name), NAMED if name else 1))
+    if not found:
+        found = list(itertools.islice((r for r in iter_runs() if r.labels.name == name), 1))
     if not found:
         what = f"There is no run {name!r}" if name else "There is no run yet"
         raise OptionError(format_message(what, instead="%mgpu runs" if name else FIRST_RUN))

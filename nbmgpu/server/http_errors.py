@@ -22,6 +22,12 @@ class ApiError(web.HTTPError):
         self.body = ErrorBody(message, hint)
 
 
+def error_response(status: int, error: NbmgpuError) -> ApiError:
+    """Return the response for an error of nbmgpu, with what to type instead as its hint."""
+    what, remedy = split_remedy(str(error))
+    return ApiError(status, what, f"Try: {remedy}" if remedy else "")
+
+
 def api_error_of(error: BaseException | None) -> ApiError:
     """Convert any exception to an error response."""
     match error:
@@ -30,7 +36,7 @@ def api_error_of(error: BaseException | None) -> ApiError:
         case NoSuchRunError():
             return ApiError(404, f"{error}.", LIST_HINT)
         case NbmgpuError():
-            return ApiError(409, *split_remedy(str(error)))
+            return error_response(409, error)
         case FileNotFoundError():
             return ApiError(
                 404, f"{error.filename} does not exist: the run was deleted.", LIST_HINT

@@ -5,12 +5,12 @@ from __future__ import annotations
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
-from nbmgpu.errors import OptionError, split_remedy
+from nbmgpu.errors import OptionError
 from nbmgpu.runs.field_types import has_declared_types
 from nbmgpu.runs.labels import RunLabels
 
 from .base_handler import Handler
-from .http_errors import ApiError
+from .http_errors import ApiError, error_response
 from .run_folders import open_run
 
 
@@ -33,4 +33,4 @@ def label(name: str, labels: RunLabels) -> RunLabels:
     try:
         return open_run(name, ranks=False).label(labels.name, labels.tags, labels.note)
     except OptionError as error:
-        raise ApiError(400, *split_remedy(str(error))) from None
+        raise error_response(400, error) from None

@@ -91,7 +91,7 @@ def test_a_run_is_shown_stopped_and_deleted_while_its_kernel_is_busy(runs):
         assert uncollected.status == 409
         assert uncollected.json == {
             "message": f"The results of run {name} are not in its notebook yet.",
-            "hint": f"%mgpu attach {name} in that notebook, or end its kernel",
+            "hint": f"Try: %mgpu attach {name} in that notebook, or end its kernel",
         }
         kernel.kill()
         kernel.wait(10)
