@@ -55,6 +55,18 @@ DIFFERENT_WEIGHTS = (
     "or by a torch.Generator with a seed of its own."
 )
 
+OF_SHARD = (
+    "the value is rank 0's, of its shard of the data (a time: its clock); one device would have "
+    "another one, and so have other ranks (nbmgpu.last_run.results, until the next run). For those "
+    "of one device: %%mgpu --exact always."
+)
+
+OF_RANK = (
+    "the value is rank 0's, and other ranks have another one (nbmgpu.last_run.results, until the "
+    "next run). Each rank has the whole batch, so this is a time, a number of the machine, or "
+    "rounding that has grown."
+)
+
 MAX_NAMED_BUFFERS = 3
 """Buffers that a notice names."""
 
@@ -275,14 +287,8 @@ class WriteBack:
             self.notice("different-buffers", DIFFERENT_BUFFERS.format(names=names + more))
         if named and not manual:
             listed = ", ".join(f"`{name}`" for name in named)
-            is_exact = self.options.exact == "always"
-            remedy = "" if is_exact else " For those of one device: %%mgpu --exact always."
-            self.notice(
-                "rank-0-values",
-                f"{listed}: the value is rank 0's, of its shard of the data (a time: its clock); "
-                "one device would have another one, and so have other ranks "
-                f"(nbmgpu.last_run.results, until the next run).{remedy}",
-            )
+            text = OF_RANK if self.options.exact == "always" else OF_SHARD
+            self.notice("rank-0-values", f"{listed}: {text}")
 
     def _own_objects(
         self, others: Iterable[Mapping[str, Any]], on_rank_0: dict[str, Any]

@@ -57,6 +57,15 @@ def test_the_notice_names_variables_with_values_of_rank_0() -> None:
     assert run.results[1]["first"] != run.results[0]["first"]
 
 
+def test_with_whole_batches_the_notice_knows_of_no_shard() -> None:
+    cell = TRAIN + "import time; now = time.perf_counter()\n"
+    run = nbmgpu.run(cell, notebook(), gpus=2, cpu=True, exact="always")
+    text = run.view.notices["rank-0-values"].text
+    assert text.startswith("`now`: the value is rank 0's, and other ranks have another one")
+    assert "shard" not in text
+    assert "--exact" not in text
+
+
 def test_the_notice_names_objects_to_which_values_of_rank_0_were_added() -> None:
     cell = (
         TRAIN
