@@ -36,6 +36,9 @@ to shards of unequal sizes."""
 
 INTEGER = re.compile(r"\d+")
 
+CLOSING = ")]}"
+"""What ends the text of a container."""
+
 CLOCKS = frozenset({
     "cpu_percent", "date", "datetime", "default_timer", "getloadavg", "max_memory_allocated",
     "memory_allocated", "memory_info", "monotonic", "monotonic_ns", "now", "perf_counter",
@@ -187,14 +190,29 @@ def _is_average(mine: float, theirs: list[float], sizes: tuple[int, ...]) -> boo
     return math.isfinite(error) and spread > ABSOLUTE and error <= NEAR * spread
 
 
+def _ends_early(text: str, whole: str) -> bool:
+    """Whether ``text`` has the first items of what ``whole`` shows, as ``[1, 2]`` of ``[1, 2, 3]``.
+
+    Or, of an array that is shown in several lines, the last of these rows.
+    """
+    items = text.rstrip(CLOSING)
+    if "[" not in items or items == text:
+        return False
+    return whole.startswith(f"{items},") or (
+        whole.endswith(",") and whole.rstrip(f"{CLOSING},") == items
+    )
+
+
 def _is_count(mine: float, theirs: list[float]) -> bool:
     """Whether the numbers of ranks add up to another one."""
     return sum(theirs) == mine and any(number != mine for number in theirs)
 
 
 def _counts_in(mine: str, theirs: list[Value]) -> bool:
-    """Whether strings differ in numbers that count."""
+    """Whether strings differ in numbers that count, or rank 0's shows the first samples alone."""
     texts = [mine, *map(str, theirs)]
+    if _ends_early(texts[1], mine) and mine not in texts[1:]:
+        return True
     if len({INTEGER.sub("", text) for text in texts}) > 1:
         return False
     columns = list(zip(*(map(int, INTEGER.findall(text)) for text in texts), strict=True))
