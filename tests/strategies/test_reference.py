@@ -453,6 +453,7 @@ COUNTS = {
     "a line that is printed": ("", "print(f'[{len(losses)}/12] {len(x):>5d} {loss.item():.2f}')"),
     "labels that are printed": ("", "print(y)"),
     "rows that are printed": ("", "print(x, loss.item())"),
+    "what is saved": ("import io", "torch.save({'out': model(x), 'y': y}, io.BytesIO())"),
     "a scaler of scikit-learn": (
         "from sklearn.preprocessing import StandardScaler; scaler = StandardScaler()",
         "scaler.partial_fit(x.numpy())",
@@ -537,6 +538,7 @@ def test_what_counts_beside_a_clock_starts_again() -> None:
         ("", "batch = [x, y]; pair = x, y; mine = y.double()"),
         ("", "label = y[0]; index = torch.tensor(len(losses))"),
         ("import time", "print(epoch, loss.item(), time.process_time(), int(time.time()))"),
+        ("import io", "torch.save([model.state_dict(), losses], io.BytesIO())"),
         ("", "print(losses[-3:], model.head.bias, {'step': [len(losses)]}, y.dtype)"),
         ("import pandas as pd", "log = pd.DataFrame({'step': [len(losses)], 'loss': losses[-1:]})"),
         ("ranks = torch.distributed.get_world_size()", "pass"),

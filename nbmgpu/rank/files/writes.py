@@ -31,6 +31,7 @@ from nbmgpu.runs.folder import SHADOWS
 
 from .created_folders import CreatedFolders
 from .paths import is_in, is_within, library_folders, resolve_parent
+from .saved_rows import noting_rows
 from .saves import Saves
 from .shadows import ShadowFiles
 
@@ -96,6 +97,7 @@ class FilePatch:
         self.saves.join_save = join_save
         wrap = self._patches.wrap
         wrap("torch.save", functools.partial(self.saves.wrap, position=1, pickles=True))
+        wrap("torch.save", noting_rows)
         self._install_for_rust()
         wrap("tempfile._mkstemp_inner", self._wrap_mkstemp)
         for target in ("os.remove", "os.unlink", "os.rmdir"):

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nbmgpu.rank.files import saved_rows
 from nbmgpu.rank.reporting import stdio
 from nbmgpu.system.library_files import LIBRARY_FILE
 
@@ -65,8 +66,8 @@ NUMBERS = frozenset({
 })  # fmt: skip
 """Types of elements that every device can add up and compare."""
 
-PRINTED = "print()"
-"""How the expressions for what was printed since the step before begin."""
+PRINTED, SAVED = "print()", "torch.save()"
+"""How the expressions for what was written since the step before begin."""
 
 SHAPE = "  # of "
 """What comes before the shape behind one for an array: those of other shapes do not compare."""
@@ -107,11 +108,11 @@ class CellValues:
                 if is_function and isinstance(names, dict):
                     names.clear()  # a copy, until Python 3.12, which keeps tensors alive
             frame = frame.f_back
-        return self._without_batches(values | small_values(self._cell) | _printed())
+        return self._without_batches(values | small_values(self._cell) | _written())
 
     def at_end(self) -> Values:
         """Return those of the namespace, after the functions have returned."""
-        return self._without_batches(small_values(self._cell) | _printed())
+        return self._without_batches(small_values(self._cell) | _written())
 
     def _without_batches(self, values: Values) -> Values:
         """Leave out lengths of tensors, unless the list that has them has become longer."""
@@ -131,9 +132,10 @@ class CellValues:
         }
 
 
-def _printed() -> Values:
-    """Return the lines that were printed since the step before."""
-    values: Values = {}
+def _written() -> Values:
+    """Return the lines that were printed since the step before, and the rows that were saved."""
+    rows = enumerate(saved_rows.take_saved_rows())
+    values: Values = {f"{SAVED}[{number}]{ROWS}": count for number, count in rows}
     for number, line in enumerate(stdio.take_printed().splitlines()):
         values |= _small(f"{PRINTED}[{number}]", line, 0, set())
     return values
