@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nbmgpu.errors import OptionError, format_message
 
-CHECKSUM = "# Exported by nbmgpu; checksum of the lines above: "
+CHECKSUM = "# Checksum of the lines above, as exported: "
 """Begins the last line of a script; an edited script is never replaced."""
 
 GENERATOR = '<meta name="generator" content="nbmgpu">'
