@@ -34,9 +34,6 @@ COMPUTED_LOSS = (
     "A loss is averaged over something else than samples (`{what}`), and ranks are weighted by "
     "samples."
 )
-IGNORED = -100
-"""Label that ``cross_entropy`` ignores unless its ``ignore_index`` is another one."""
-
 DRAWS = "The line `{line}` draws random numbers: on each rank, for its own part of the batch."
 SUMMED = "`{line}` sums over samples: each rank has a part of them, and ranks average."
 READ_BEFORE = (
@@ -46,6 +43,9 @@ WRITING = re.compile(r"""\bopen\(.*,\s*(?:mode\s*=\s*)?["'][wax][bt+]*["']|savef
 """Calls that write a file."""
 
 WRITES = "line `{line}` writes a file on every rank"
+
+IGNORED = -100
+"""Label that ``cross_entropy`` ignores unless its ``ignore_index`` is another one."""
 
 
 def notes_of(
@@ -95,9 +95,10 @@ def _notes_of_parts(
     if not objects.loaders and "DataLoader(" not in cell and f"{SHARE}(" not in cell:
         yield NO_LOADER
     losses = " ".join(map(_calls_of_losses, codes))
-    for what in ("ignore_index", "weight="):
-        if what in losses or (what == "ignore_index" and _ignores_labels(request, objects, losses)):
-            yield COMPUTED_LOSS.format(what=what.rstrip("="))
+    if "ignore_index" in losses or _ignores_labels(request, objects, losses):
+        yield COMPUTED_LOSS.format(what="ignore_index")
+    if "weight=" in losses:
+        yield COMPUTED_LOSS.format(what="weight")
     for summed in _sums_of_outputs(tree, {*objects.models, *objects.made_models}):
         yield SUMMED.format(line=ast.unparse(summed))
 

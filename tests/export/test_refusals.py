@@ -361,11 +361,28 @@ def test_trainers_are_refused(tmp_path: Path) -> None:
     assert "accelerator = Accelerator(cpu=True)" in exported.path.read_text()
 
 
+STREAM = """
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(dataset)
+
+loader = DataLoader(Stream(), batch_size=8)
+"""
+
+
+def test_a_stream_is_refused(tmp_path: Path) -> None:
+    notebook = Notebook()
+    notebook.run(IMPORTS, DEFINITIONS, LOADER, f"{MODEL}\n{SGD}", STREAM)
+    with pytest.raises(NbmgpuError, match="`loader` draws no batches of indices"):
+        notebook.export(TRAIN, tmp_path / "train.py")
+
+
 NOTES = {
     "dropout": (f"{MODEL.replace('Net()', 'nn.Sequential(nn.Linear(8, 4), nn.Dropout())')}\n{SGD}",
         TRAIN, "Dropout"),
     "counts": ("", TRAIN + "        n = (y == 1).sum().item()\n", "(y == 1).sum().item()"),
     "ignored": ("", TRAIN.replace("(x), y)", "(x), y, ignore_index=0)"), "`ignore_index`"),
+    "ignored labels": ("dataset.tensors[1][::3] = -100", TRAIN, "`ignore_index`"),
     "files": ("", TRAIN + 'open("a.txt", "w").close()\n', "a.txt"),
     "sizes": ("", f"n = 0{TRAIN}        n += loss.item() * x.size(0)\n", "x.size(0)"),
     "appended files": ("", TRAIN + "open('a.txt','a').close()\n", "a.txt"),

@@ -40,7 +40,7 @@ def report(
         lines: the formatted traceback, if there is one.
         hint: what the strategy says about it.
     """
-    hint = hint or explain_missing(error) or explain_internal(error)
+    hint = hint or explain_missing(error) or _explain_internal(error)
     lines = [*(lines or traceback.format_exception(error)), *([f"\n{hint}"] if hint else [])]
     kind, line, message = type(error).__qualname__, cell_line(error, cell), _message(error)
 
@@ -72,13 +72,15 @@ def location_in_cell(error: BaseException, cell: str) -> str:
     return f"line {line} of the cell: {lines[line - 1].strip()}"
 
 
-def explain_internal(error: BaseException) -> str:
+def _explain_internal(error: BaseException) -> str:
     """Return that ``error`` may be nbmgpu's and not the cell's; empty if nothing says so.
 
     Functions of torch that nbmgpu calls for the cell raise others, such as RuntimeError.
     """
+    if not isinstance(error, INTERNAL) or isinstance(error, NbmgpuError):
+        return ""
     frames = traceback.extract_tb(error.__traceback__)
-    if not isinstance(error, INTERNAL) or isinstance(error, NbmgpuError) or not frames:
+    if not frames:
         return ""
     last = frames[-1]
     path = Path(last.filename)
