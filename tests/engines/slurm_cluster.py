@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -26,10 +27,10 @@ SlurmctldPort={ctl}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={sockets}/munge.socket
 CredType=cred/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
+SlurmdSpoolDir={sockets}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -73,7 +74,7 @@ class SlurmCluster:
     """Daemons that this process has started, and ends.
 
     Attributes:
-        folder: of all their files.
+        folder: of their files.
         config: path of ``slurm.conf``, for the environment variable ``SLURM_CONF``.
     """
 
@@ -85,12 +86,16 @@ class SlurmCluster:
         """
         self.folder = folder
         self.config = folder / "slurm.conf"
+        self._sockets = Path(tempfile.mkdtemp(prefix="slurm-"))  # their paths must be short
         self._processes: list[subprocess.Popen[bytes]] = []
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         host = socket.gethostname().partition(".")[0]
-        for name in ("state", *(f"spool-{name}" for name in NODES)):
-            (folder / name).mkdir()
-        text = CONFIG.format(host=host, ctl=_free_port(), user=getpass.getuser(), folder=folder)
+        for each in (folder / "state", *(self._sockets / name for name in NODES)):
+            each.mkdir()
+        text = CONFIG.format(
+            host=host, ctl=_free_port(), user=getpass.getuser(), folder=folder,
+            sockets=self._sockets,
+        )  # fmt: skip
         nodes = [NODE.format(name=name, host=host, port=_free_port()) for name in NODES]
         self.config.write_text(text.replace("PartitionName", "".join(nodes) + "PartitionName", 1))
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
@@ -102,11 +107,11 @@ class SlurmCluster:
         key.chmod(0o600)
         try:
             self._start(
-                "munged", "--foreground", "--force", f"--socket={folder}/munge.socket",
+                "munged", "--foreground", "--force", f"--socket={self._sockets}/munge.socket",
                 f"--key-file={key}", f"--pid-file={folder}/munged.pid",
                 f"--log-file={folder}/munged.log", f"--seed-file={folder}/munged.seed",
             )  # fmt: skip
-            _wait((folder / "munge.socket").exists)
+            _wait((self._sockets / "munge.socket").exists)
             self._start("slurmctld", "-D", "-f", str(self.config))
             for name in NODES:
                 self.start_node(name)
@@ -170,6 +175,7 @@ class SlurmCluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
 
 def _node_of(process: psutil.Process) -> str:
