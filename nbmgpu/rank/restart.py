@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmgpu.errors import OptionError, RankError, StrategyError
-from nbmgpu.runs.event_file import EventTail, EventWriter
-from nbmgpu.runs.events import Exited, Restart
+from nbmgpu.runs.event_file import EventWriter
+from nbmgpu.runs.events import Restart
 from nbmgpu.runs.failure import LOST_CONNECTION
 from nbmgpu.runs.number_topics import REASONS, SAME_WORK
 from nbmgpu.runs.preallocation import DISK_FULL
@@ -25,6 +25,7 @@ from nbmgpu.runs.undo_log import UndoLog
 
 from .effects import FileChange, watch_effects
 from .files.paths import resolve_parent
+from .peers import EXIT_CODE, Peers
 from .reporting.shard_topics import OTHER_NUMBERS
 from .training.compilation import has_compiled_modules
 
@@ -44,28 +45,22 @@ SAME_ERRORS = (MemoryError, torch.OutOfMemoryError, OptionError, StrategyError)
 """Exceptions that whole batches do not prevent: they need more memory, or are about options."""
 
 
-REPORTED_WITHIN = 0.5
-"""Seconds within which the launcher reports the end of a rank."""
-
-EXIT_CODE = 75
-"""What ranks exit with: ``EX_TEMPFAIL`` of sysexits.h, a failure after which to try again."""
-
-
 class RestartRequest:
     """Asks for the restart at the first notice about numbers, if the cell has had no effects."""
 
-    def __init__(self, events: EventWriter, folder: Path) -> None:
+    def __init__(self, events: EventWriter, folder: Path, peers: Peers) -> None:
         """Watch the cell from now on.
 
         Args:
             events: of this rank.
             folder: the run folder, whose files are not the cell's.
+            peers: the other ranks.
         """
         self._events = events
         self._began = time.monotonic()
         self._process = os.getpid()
         self._undo_log = UndoLog(folder)
-        self._launcher_events = folder / "events" / "launcher.jsonl"
+        self._peers = peers
         self._has_effects = False
         self._given_up = ""
         watch_effects(folder, self._record, lambda _, predicate: self._has_effect(predicate))
@@ -125,26 +120,12 @@ class RestartRequest:
         is_full = isinstance(error, OSError) and error.errno in DISK_FULL
         is_of_cell = isinstance(error, Exception) and not isinstance(error, SAME_ERRORS)
         if is_of_cell and not is_full and self._seconds < WITHIN_OF_ERROR and self.possible:
-            lost = re.search(LOST_CONNECTION, str(error))
-            if lost and self._another_rank_has_failed():
+            if re.search(LOST_CONNECTION, str(error)) and self._peers.have_failed():
                 return
             failure = describe_failure(error)
             patience = max(self._seconds, LEAST_PATIENCE)  # to start again takes as long
             if steps is None or not steps.fails_on_one_device(failure, patience):
                 self._exit(failure)
-
-    def _another_rank_has_failed(self) -> bool:
-        """Return whether another rank was killed or interrupted, or has raised an exception.
-
-        The launcher reports it at about the time when this rank loses the connection.
-        """
-        tail, deadline = EventTail(self._launcher_events), time.monotonic() + REPORTED_WITHIN
-        while time.monotonic() < deadline:
-            for event in tail.read():
-                if isinstance(event, Exited):
-                    return event.code not in (0, EXIT_CODE)
-            time.sleep(0.01)
-        return False
 
     def _exit(self, reason: str) -> None:
         with suppress(OSError):  # the disk is full: the kernel would not see why

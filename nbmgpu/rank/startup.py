@@ -29,6 +29,7 @@ from .files import writes
 from .interrupts import SynchronizedInterruptHandler
 from .metrics import tqdm_progress
 from .metrics.memory import MemoryUsage
+from .peers import peers_of
 from .rank_info import RankInfo
 from .reference.step_file import StepWriter, step_writer_of
 from .reporting.shard_topics import EXACT, OF_SHARDS, OTHER_NUMBERS
@@ -124,7 +125,8 @@ def prepare(
     if step_writer is not None:
         step_patch.observe = session.losses.batch_dependence.unobserved(step_writer.observe)
     if record.options.may_restart and session.rank_info.splits_batches:
-        recorder.restart = RestartRequest(recorder.events, run.folder)
+        peers = peers_of(run, environment)
+        recorder.restart = RestartRequest(recorder.events, run.folder, peers)
         UndividedSteps(progress, recorder.restart, record.world_size).install()
     return PreparedRank(
         run,

@@ -65,6 +65,9 @@ TAIL = 15
 LOST_CONNECTION = r"Connection closed by peer|Connection reset by peer"
 """Messages of gloo if another rank has ended."""
 
+LOST_PEER = rf"{LOST_CONNECTION}|NCCL"
+"""The same, and that of NCCL."""
+
 SHAPE_MISMATCH = "Received data size doesn't match expected size"
 """Message of gloo if a rank sends more than the other one expects; then it aborts."""
 
@@ -105,6 +108,8 @@ def exception_of(run: Run) -> BaseException | None:
         )
     if view.hang is not None and view.hang.stops:
         return without_traceback(HangError(_hang(run, view.hang)))
+    if (lost := view.notices.get(NODE_LOST)) is not None and _only_lost_peers(view.failure):
+        return without_traceback(RankKilledError(_unsupervised(run, f"{lost.text}.")))
     if view.ended and view.ended.detail:
         return without_traceback(LaunchError(_unsupervised(run, view.ended.detail)))
     if view.exited_silently is not None:
@@ -113,6 +118,11 @@ def exception_of(run: Run) -> BaseException | None:
         return _raised(run, view.failure)
     what = f"Run {run.id} ended without a report ({state}): {_why_without_report(run)}."
     return without_traceback(LaunchError(_unsupervised(run, what)))
+
+
+def _only_lost_peers(failure: Failure | None) -> bool:
+    """Return whether no rank has failed, or one because it had lost the connection to another."""
+    return failure is None or bool(re.search(LOST_PEER, failure.message))
 
 
 def _why_without_report(run: Run) -> str:

@@ -121,8 +121,8 @@ class RunView:
                     track.add(event)
                 else:
                     self.tracks[event.key] = ProgressTrack.of(event)
-            case Notice() if event.topic == QUEUED:
-                self.notices[QUEUED] = event
+            case Notice() if event.topic in (QUEUED, NODE_LOST):
+                self.notices[event.topic] = event
             case Notice():
                 self.notices.setdefault(event.topic, event)
             case CheckpointWritten():

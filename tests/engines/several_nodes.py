@@ -74,5 +74,5 @@ def started(
     run = nbmgpu.run(cell, namespace, background=True, engine=engine, **ON_TWO_NODES | options)
     assert run is not None
     wait(lambda: run.over or all("ready" in run.log(rank) for rank in range(4)))
-    assert run.state == "running", run.view.ended
+    assert run.state == "running", (run.view.ended, run.view.restart, run.view.failure)
     return run

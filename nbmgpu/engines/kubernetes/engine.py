@@ -47,6 +47,7 @@ class KubernetesEngine(MultiNodeEngine):
     def __init__(self) -> None:
         """Know no job yet."""
         self._jobs: dict[str, Job] = {}
+        self._explained: set[str] = set()
 
     def missing(self) -> str:
         """Return the client's package where it is not installed."""
@@ -87,7 +88,8 @@ class KubernetesEngine(MultiNodeEngine):
             return
         job = self._job(run)
         with suppress(LaunchError):  # the cluster does not answer; a later run deletes the job
-            if _has_lost_node(run):
+            if run.id not in self._explained and _has_lost_node(run):
+                self._explained.add(run.id)
                 state = self._lost(job)
                 if state.lost:
                     self._emit(run, Notice, topic=NODE_LOST, text=state.lost)
@@ -124,12 +126,11 @@ class KubernetesEngine(MultiNodeEngine):
 
 
 def _has_lost_node(run: Run) -> bool:
-    """Return whether ranks were killed, and why is not known yet."""
+    """Return whether ranks of a run that has failed were killed, perhaps with their pod."""
     view = run.view
     silent = view.exited_silently
-    if view.ending != "failed" or silent is None or NODE_LOST in view.notices:
-        return False
-    return view.ranks[silent].exit_code == -signal.SIGKILL
+    was_killed = silent is not None and view.ranks[silent].exit_code == -signal.SIGKILL
+    return view.ending == "failed" and (was_killed or NODE_LOST in view.notices)
 
 
 def _sentence(text: str) -> str:

@@ -9,6 +9,7 @@ key of the store        value
 ======================  ============================================================
 ``nodes``               a line per node that has reached the head: its name
 ``exits``               a line per rank that has ended: its number and its exit code
+``lost``                a line per node launcher that has ended: its node, and its ranks
 ``problems``            a line per reason why a node cannot run ranks
 ``leaving``             a line per node that the scheduler has asked to end: its name
 ``signal/N``            the N-th signal: its number, and whether rank 0 is spared
@@ -17,7 +18,7 @@ key of the store        value
 
 import signal
 
-NODES, EXITS, PROBLEMS, LEAVING, SIGNAL = "nodes", "exits", "problems", "leaving", "signal/{}"
+NODES, PROBLEMS, LEAVING, SIGNAL = "nodes", "problems", "leaving", "signal/{}"
 
 STOP, FORCE_STOP = signal.SIGUSR1, signal.SIGUSR2
 """Signals by which an engine stops a head at once: a file may take a while to cross a network."""

@@ -69,8 +69,9 @@ def run_head(folder: Path, start_nodes: Callable[[int], NodeProcesses], port: in
     finally:
         detail = termination.detail
         if nodes.lost:
-            events.emit(Notice, topic=NODE_LOST, text=nodes.lost)
             detail = detail and f"{nodes.lost}."  # it is why the scheduler ends the job
+        if lost := nodes.lost or (not detail and ranks.lost):
+            events.emit(Notice, topic=NODE_LOST, text=lost)
         events.emit(Ended, ending=termination.ending, detail=detail)
         events.close()
         nodes.end()

@@ -22,13 +22,14 @@ from nbmgpu.engines.local.cleanup import ForkedPids, clean_up
 from nbmgpu.engines.local.fork_server import REQUIRED_MODULES, import_missing
 from nbmgpu.engines.local.processes import ForkedRanks
 from nbmgpu.rank.command_line import restore_variables
+from nbmgpu.rank.store.exit_reports import EXITS, announce_loss
 from nbmgpu.rank.store.store_address import KEY_VARIABLE, StoreAddress
 from nbmgpu.rank.store.store_client import StoreClient
 from nbmgpu.runs.run import Run
 from nbmgpu.system.parent_death import adopt_orphans
 from nbmgpu.system.signals import leave_to_head
 
-from . import EXITS, LEAVING, NODES, PROBLEMS, SIGNAL
+from . import LEAVING, NODES, PROBLEMS, SIGNAL
 from .launch_file import LaunchFile
 from .socket_folder import socket_folder
 from .versions import Versions
@@ -134,8 +135,7 @@ def run_node(run: Run, node: Node, launch: LaunchFile, store: StoreClient) -> No
 def _supervise(ranks: ForkedRanks, store: StoreClient, node: str) -> None:
     """Report the ends of ranks, and signal them as the head asks; return when none is left."""
     # When this process is killed, the system ends its ranks.
-    lost = "".join(f"{rank} {-signal.SIGKILL}\n" for rank in ranks.numbers)
-    store.call("at_close", EXITS, lost)
+    announce_loss(store, node, ranks.numbers)
     ended: list[int] = []  # by the scheduler, which may ask this process and not the head
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     signals: queue.Queue[tuple[int, bool] | None] = queue.Queue()

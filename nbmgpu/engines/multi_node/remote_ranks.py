@@ -6,10 +6,11 @@ import signal
 import time
 
 from nbmgpu.engines.rank_processes import RankProcesses
+from nbmgpu.rank.store.exit_reports import EXITS, LOST, ExitReports
 from nbmgpu.rank.store.store_client import StoreClient
 from nbmgpu.runs.run import Run
 
-from . import EXITS, NODES, PROBLEMS, SIGNAL
+from . import NODES, PROBLEMS, SIGNAL
 from .node_processes import NodeProcesses
 
 GRACE = 1.0
@@ -22,6 +23,10 @@ JOIN_TIMEOUT = 60.0
 """Seconds in which all nodes reach the head, once the first one has."""
 
 NOT_JOINED = "{joined} of {nodes} nodes ({names}) could start ranks. The others say: {output}"
+NODE_LOST = (
+    "The node {nodes} is lost with its ranks: it is down or cannot be reached, or all processes of "
+    "the run there were killed"
+)
 ENDED = "The launchers of all nodes have ended before their ranks had. They say: {output}"
 
 
@@ -34,14 +39,15 @@ class RemoteRanks(RankProcesses):
         self._expected = run.record.nodes
         self._nodes = nodes
         self._store = store
-        self._signals = self._read = 0
-        self._exited: float | None = None
-        self._noticed: int | None = None
+        self._signals = 0
+        self._ended: dict[int, int] = {}
+        self._noticed = 0.0
+        self._lost: dict[str, None] = {}
         self._killed: float | None = None
         self._joined: list[str] = []
         self._first_joined: float | None = None
         self._nodes_ended: float | None = None
-        for key in (NODES, EXITS, PROBLEMS):
+        for key in (NODES, EXITS, LOST, PROBLEMS):
             store.append(key, "")
 
     def alive(self) -> bool:
@@ -50,18 +56,15 @@ class RemoteRanks(RankProcesses):
 
     def poll(self) -> list[tuple[int, int]]:
         """Return what node launchers have reported; ranks of lost nodes count as killed."""
-        lines = self._store.get(EXITS).splitlines()
-        if len(lines) > self._read:
-            self._exited = self._exited or time.monotonic()
-            self._noticed = self._noticed or len(lines)
-            if not self._nodes.have_copied(self._exited):  # their last events
-                return self._given_up()
-        ended = []
-        for rank, code in (map(int, line.split()) for line in lines[self._read : self._noticed]):
-            if rank in self._left:  # a node launcher that ends leaves lines for all of its ranks
-                self._left.remove(rank)
-                ended.append((rank, code))
-        self._read, self._exited, self._noticed = self._noticed or self._read, None, None
+        if not self._ended:
+            reports = ExitReports.read(self._store)
+            self._ended = {n: code for n, code in reports.codes.items() if n in self._left}
+            self._lost |= {reports.nodes[n]: None for n in self._ended if n in reports.nodes}
+            self._noticed = time.monotonic()
+        if self._ended and not self._nodes.have_copied(self._noticed):  # their last events
+            return self._given_up()
+        ended, self._ended = list(self._ended.items()), {}
+        self._left.difference_update(rank for rank, _ in ended)
         if self._left and self._nodes.ended and not ended:
             self._nodes_ended = self._nodes_ended or time.monotonic()
             if time.monotonic() - self._nodes_ended > GRACE:
@@ -76,6 +79,11 @@ class RemoteRanks(RankProcesses):
         ended = [(rank, -signal.SIGKILL) for rank in sorted(self._left)]
         self._left.clear()
         return ended
+
+    @property
+    def lost(self) -> str:
+        """Which nodes have ended without a report about their ranks, as ``NodeProcesses.lost``."""
+        return NODE_LOST.format(nodes=" and ".join(self._lost)) if self._lost else ""
 
     def problem(self) -> str:
         """Return what nodes have reported, or why they have not started ranks."""

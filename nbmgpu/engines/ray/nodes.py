@@ -17,8 +17,9 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from nbmgpu.engines.local.processes import KERNEL_ENDED
-from nbmgpu.engines.multi_node import EXITS, PROBLEMS
+from nbmgpu.engines.multi_node import PROBLEMS
 from nbmgpu.engines.multi_node.launch_file import LAUNCH_FILE
+from nbmgpu.rank.store.exit_reports import EXITS
 from nbmgpu.rank.store.store_address import StoreAddress
 from nbmgpu.rank.store.store_client import StoreClient
 from nbmgpu.runs.run import Run
