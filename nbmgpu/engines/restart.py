@@ -31,7 +31,7 @@ def start_again(run: Run) -> None:
     run.refresh()
     if run.view.ending != "failed" or not may_start_again(run):
         return
-    sys.path[:] = dict.fromkeys([*run.record.kernel.sys_path, *sys.path])
+    sys.path[:] = dict.fromkeys([*run.record.kernel.search_path(), *sys.path])
     variables, restored = start_variables()
     command = [
         *(sys.executable, "-m", "nbmgpu.kernel.restart_run", str(run.folder)),

@@ -48,7 +48,7 @@ def main() -> None:
     restore_variables(given.restore_variables)
     kernel = failed.record.kernel
     os.chdir(kernel.cwd)
-    sys.path[:] = kernel.sys_path
+    sys.path[:] = kernel.search_path()
     if runs_root() != given.folder.parent:
         os.environ[ROOT_VARIABLE] = str(given.folder.parent)
     start_again(failed)

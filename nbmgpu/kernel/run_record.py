@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nbmgpu.runs.record import KernelRecord, LaunchOptions, RunRecord, StoragePaths
+from nbmgpu.system.library_files import libraries_of
 from nbmgpu.system.processes import creation_time, process_is_alive
 
 if TYPE_CHECKING:
@@ -88,17 +89,20 @@ def kernel_or_this_process(kernel: KernelRecord) -> KernelRecord:
     """
     if kernel.host != socket.gethostname() or process_is_alive(kernel.pid, kernel.create_time):
         return kernel
-    return _this_process(kernel.cwd, kernel.sys_path, kernel.notebook)
+    return _this_process(kernel.cwd, kernel.search_path(), kernel.notebook)
 
 
 def _this_process(cwd: str, sys_path: list[str], notebook: str) -> KernelRecord:
+    sys_path = [path for path in sys_path if isinstance(path, str)]  # Python ignores others
     return KernelRecord(
         pid=os.getpid(),
         create_time=creation_time(os.getpid()),
         cwd=cwd,
-        sys_path=[p for p in sys_path if isinstance(p, str)],  # Python ignores others
+        sys_path=sys_path,
         notebook=notebook,
         host=socket.gethostname(),
+        python=sys.executable,
+        libraries=libraries_of(sys_path),
     )
 
 

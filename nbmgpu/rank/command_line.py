@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nbmgpu.system.library_files import libraries_of
 from nbmgpu.system.worker_sockets import use_socket_folder
 
 from .rank_environment import RankEnvironment
@@ -49,10 +50,15 @@ def rank_command(
     return RankCommand(arguments, variables)
 
 
-def start_variables() -> tuple[dict[str, str], str]:
-    """Return variables that Python needs at its start, and what ``restore_variables`` takes."""
+def start_variables(python: str = "") -> tuple[dict[str, str], str]:
+    """Return variables that Python needs at its start, and what ``restore_variables`` takes.
+
+    Args:
+        python: the interpreter, which has libraries of its own; empty for that of this process.
+    """
+    others = libraries_of(sys.path) if python not in ("", sys.executable) else []
     variables = {
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p and p not in others),
         "PYTHONSAFEPATH": "1",  # else the notebook's folder would be before Python's own
         # Sets of strings must have the same order on all ranks: what is made of them is paired.
         "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),

@@ -131,8 +131,9 @@ def _why_without_report(run: Run) -> str:
 
 def _unsupervised(run: Run, what: str) -> str:
     """Return the message about a run of which the launcher could not observe the end."""
-    lines = [what, _sentence(_what_is_back(run)), f"Folder: {run.folder}", _launcher_log(run)]
-    return "\n".join(lines).rstrip()
+    log = _launcher_log(run)
+    lines = [what, _sentence(_what_is_back(run)), f"Folder: {run.folder}"]
+    return "\n".join([*lines, *([] if log in what else [log])])
 
 
 def _what_is_back(run: Run) -> str:

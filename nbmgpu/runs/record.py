@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,8 @@ class KernelRecord:
         cwd, sys_path: its working directory and module search path, which ranks use too.
         notebook: path of the notebook; empty if the kernel does not know it.
         host: name of its machine; empty in records of earlier versions.
+        python: path of its interpreter; empty in records of earlier versions.
+        libraries: those of ``sys_path`` that belong to its interpreter.
     """
 
     pid: int
@@ -32,6 +35,18 @@ class KernelRecord:
     sys_path: list[str]
     notebook: str = ""
     host: str = ""
+    python: str = ""
+    libraries: list[str] = field(default_factory=list)
+
+    def search_path(self) -> list[str]:
+        """Return the module search path of a process that runs the cell.
+
+        It is the kernel's, but another interpreter has libraries of its own.
+        """
+        if self.python in ("", sys.executable):
+            return self.sys_path
+        given = [path for path in self.sys_path if path not in self.libraries]
+        return [*given, *(path for path in sys.path if path not in given)]
 
     @property
     def is_this_process(self) -> bool:

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -196,14 +197,31 @@ def test_a_node_without_python_is_named(engine: str, tmp_path: Path) -> None:
             engine=engine,
             **ON_TWO_NODES,
         )
-    assert "of 2 nodes" in str(caught.value)
+    assert re.search(r"of 2 nodes|Node node2 cannot run ranks", str(caught.value))
     assert "no Python on node2" in str(caught.value)
 
 
-def test_a_python_that_nodes_do_not_have_is_said(engine: str) -> None:
-    with pytest.raises(LaunchError, match="/none/python"):
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("python=/none/python", "/none/python"),
+        ("interface=none0", r"Node node\d has no network interface 'none0'. It has: .*lo"),
+    ],
+)
+def test_what_nodes_do_not_have_is_said(engine: str, option: str, words: str) -> None:
+    with pytest.raises(LaunchError, match=words):
         nbmgpu.run(
-            "1", {"__name__": "__main__"}, engine_option=["python=/none/python"], engine=engine,
+            "1", {"__name__": "__main__"}, engine_option=[option], engine=engine, **ON_TWO_NODES
+        )
+
+
+def test_a_python_without_packages_is_said(engine: str, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv" / "bin" / "python"
+    words = "No module named 'nbmgpu'" if "kubernetes" in engine else f"{python} on node .* has no"
+    with pytest.raises(LaunchError, match=words):
+        nbmgpu.run(
+            "1", {"__name__": "__main__"}, engine_option=[f"python={python}"], engine=engine,
             **ON_TWO_NODES,
         )  # fmt: skip
 

@@ -45,8 +45,36 @@ def test_a_run_that_is_queued_says_why_and_can_be_stopped(slurm_cluster: SlurmCl
 def test_a_job_that_is_cancelled_fails_the_run(slurm_cluster: SlurmCluster) -> None:
     run = started("slurm")
     slurm_cluster.run("scancel", (run.folder / JOB_FILE).read_text())
-    with pytest.raises((LaunchError, KeyboardInterrupt, RankKilledError), match="scheduler"):
+    with pytest.raises(LaunchError, match="was cancelled, by scancel"):
         nbmgpu.attach(run.id)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"), [({"nodes": 3}, "PartitionNodeLimit"), ({"gpus": 20}, "PartitionConfig")]
+)
+def test_a_job_that_can_never_start_is_cancelled(options: dict[str, int], reason: str) -> None:
+    with pytest.raises(LaunchError, match=rf"can never start \({reason}\): .*It is cancelled"):
+        nbmgpu.run("1", {"__name__": "__main__"}, **ON_SLURM | options)
+
+
+def test_modules_that_cannot_be_loaded_end_the_job() -> None:
+    option = ["modules=it's here"]
+    with pytest.raises(LaunchError, match=r"`module load it's` has failed on node node1"):
+        nbmgpu.run("1", {"__name__": "__main__"}, engine_option=option, **ON_SLURM)
+
+
+@matrix
+def test_a_lost_first_node_is_named_though_the_head_was_there(slurm_cluster: SlurmCluster) -> None:
+    run = started("slurm")
+    for process in slurm_cluster.processes_of("node1"):
+        process.kill()
+    slurm_cluster.run("scontrol", "update", "NodeName=node1", "State=DOWN", "Reason=lost")
+    try:
+        with pytest.raises(RankKilledError, match="lost the first node of the job, node1"):
+            nbmgpu.attach(run.id)
+    finally:
+        slurm_cluster.start_node("node1")
+        slurm_cluster.run("scontrol", "update", "NodeName=node1", "State=RESUME")
 
 
 TRAINING = """
@@ -69,7 +97,7 @@ def test_a_job_that_is_preempted_writes_a_checkpoint(slurm_cluster: SlurmCluster
     run = started("slurm", TRAINING, checkpoint_every="1h", exact="never")
     job = ("--nodes=2", "--exclusive", "--partition=urgent", "--output=/dev/null", "--wrap=true")
     slurm_cluster.run("sbatch", *job)
-    with pytest.raises(LaunchError, match="preemption"):
+    with pytest.raises(LaunchError, match="Slurm has preempted the job"):
         nbmgpu.attach(run.id)
     (checkpoint,) = run.checkpoints
     assert checkpoint.step >= 4
@@ -80,7 +108,7 @@ def test_the_time_limit_of_a_job_writes_a_checkpoint(slurm_cluster: SlurmCluster
     run = started("slurm", TRAINING, checkpoint_every="1h", exact="never")
     job = (run.folder / JOB_FILE).read_text()
     slurm_cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=1")
-    with pytest.raises(LaunchError, match="time limit"):
+    with pytest.raises(LaunchError, match="time limit of 00:01:00"):
         nbmgpu.attach(run.id)
     (checkpoint,) = run.checkpoints
     assert checkpoint.step >= 4

@@ -229,6 +229,10 @@ class PodNodes:
         """Nothing: the engine asks the cluster."""
         return ""
 
+    def why_ended(self) -> str:
+        """Nothing: the engine asks the cluster."""
+        return ""
+
     def output(self) -> str:
         """Return what they have printed last."""
         return node_logs(self._folder)

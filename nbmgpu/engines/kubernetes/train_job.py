@@ -133,7 +133,7 @@ class JobRequest:
 
     def _start_variables(self) -> tuple[dict[str, str], str]:
         """Return variables of the container, and what ``restore_variables`` takes."""
-        variables, restored = start_variables()
+        variables, restored = start_variables(self.options.python)
         paths = variables["PYTHONPATH"].split(os.pathsep)  # else another image has its own Python
         shared = [path for path in paths if is_below(path, self.options.mount)]
         variables["PYTHONPATH"] = os.pathsep.join(shared)

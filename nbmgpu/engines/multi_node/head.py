@@ -68,6 +68,8 @@ def run_head(folder: Path, start_nodes: Callable[[int], NodeProcesses], port: in
         raise
     finally:
         detail = termination.detail
+        if detail == ENDED_BY_SCHEDULER:
+            detail = nodes.why_ended() or detail
         if nodes.lost:
             detail = detail and f"{nodes.lost}."  # it is why the scheduler ends the job
         if lost := nodes.lost or (not detail and ranks.lost):

@@ -53,6 +53,10 @@ NO_HEAD = (
     "Node {node} cannot reach {head}, the first node of the job: {error}. Open that network, or "
     "choose another one: --engine-option interface=eth0"
 )
+NO_INTERFACE = (
+    "Node {node} has no network interface {name!r}. It has: {found}. Choose one of them, or leave "
+    "interface= out"
+)
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,15 @@ def _problem(run: Run, launch: LaunchFile, node: Node) -> str:
         return OTHER_VERSIONS.format(node=node.name, differences=", ".join(differences))
     if not os.path.isdir(run.record.kernel.cwd):
         return NO_CWD.format(node=node.name, folder=run.record.kernel.cwd)
+    return _missing_interface(launch.interface, node.name)
+
+
+def _missing_interface(interfaces: str, node: str) -> str:
+    """Return which of ``interfaces``, separated by commas, this machine does not have."""
+    found = psutil.net_if_addrs()
+    for name in filter(None, interfaces.split(",")):
+        if name not in found:
+            return NO_INTERFACE.format(node=node, name=name, found=", ".join(sorted(found)))
     return ""
 
 
@@ -115,8 +128,8 @@ def run_node(run: Run, node: Node, launch: LaunchFile, store: StoreClient) -> No
     """Fork the ranks of a node, and supervise them until the last has ended."""
     adopt_orphans()
     os.chdir(run.record.kernel.cwd)
-    own = [path for path in sys.path if path not in run.record.kernel.sys_path]
-    sys.path[:] = [*run.record.kernel.sys_path, *own]  # Python may be elsewhere than there
+    # Python may be elsewhere than there.
+    sys.path[:] = dict.fromkeys([*run.record.kernel.search_path(), *sys.path])
     os.environ.update(MASTER_ADDR=node.head.host, MASTER_PORT=str(node.head.port))
     import_missing(REQUIRED_MODULES)
     forked = ForkedPids()

@@ -23,6 +23,10 @@ class NodeProcesses(Protocol):
         """Which node the engine has lost, without a full stop; empty if it knows of none."""
         ...
 
+    def why_ended(self) -> str:
+        """Return why the scheduler ends the job, as a sentence; empty if that is not known."""
+        ...
+
     def output(self) -> str:
         """Return the end of what they have printed."""
         ...

@@ -84,6 +84,22 @@ class NodeActor:
         same = hashlib.sha256(content).hexdigest() == digest
         return socket.gethostname(), same and os.path.isdir(cwd)
 
+    def check_python(self, python: str, code: str) -> str:
+        """Return why ``python`` cannot run ranks on this node; empty if it can.
+
+        Args:
+            python: the interpreter.
+            code: what it is asked; where it fails, it prints a sentence.
+
+        Raises:
+            OSError: there is no such interpreter.
+        """
+        asked = subprocess.run(
+            [python, "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, env=_environment(), check=False,
+        )  # fmt: skip
+        return asked.stdout.strip() if asked.returncode else ""
+
     def copy_folder(
         self, name: str, files: dict[str, bytes], modules: dict[str, bytes], python: str
     ) -> str:
@@ -213,7 +229,11 @@ class FolderOnNode:
             (cwd / path).parent.mkdir(parents=True, exist_ok=True)
             (cwd / path).write_bytes(content)
         results = [f"{self.folder}/result-{rank}" for rank in range(len(record["devices"]))]
-        record["kernel"] |= {"cwd": str(cwd), "sys_path": [str(cwd), *search_path]}
+        record["kernel"] |= {
+            "cwd": str(cwd),
+            "sys_path": [str(cwd), *search_path],
+            "libraries": [],
+        }
         record["storage"] = {"bundle": f"{self.folder}/bundle", "results": results}
         (self.folder / "run.json").write_text(json.dumps(record))
 

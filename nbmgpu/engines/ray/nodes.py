@@ -18,7 +18,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from nbmgpu.engines.local.processes import KERNEL_ENDED
 from nbmgpu.engines.multi_node import PROBLEMS
+from nbmgpu.engines.multi_node.interpreter import NONE, check_of_python
 from nbmgpu.engines.multi_node.launch_file import LAUNCH_FILE
+from nbmgpu.rank.command_line import start_variables
 from nbmgpu.rank.store.exit_reports import EXITS
 from nbmgpu.rank.store.store_address import StoreAddress
 from nbmgpu.rank.store.store_client import StoreClient
@@ -83,6 +85,10 @@ class RayNodes:
     def lost(self) -> str:
         """Which node Ray has lost; empty if none."""
         return next((node.lost for node in self._nodes if node.lost), "")
+
+    def why_ended(self) -> str:
+        """Nothing: Ray ends no job."""
+        return ""
 
     def output(self) -> str:
         """Return what they have printed last."""
@@ -159,6 +165,9 @@ class Node:
         self._name, visible = self._call("describe", str(self._folder), digest, cwd)
         folder, request, python = str(self._folder), self._given.request, self._given.python
         variables, restored = request.environment, request.restored
+        if python:
+            self._check_python(python)
+            variables = variables | start_variables(python)[0]
         if not visible:
             values = self._record.options.values
             if values.get("checkpoint_every") or values.get("resume"):
@@ -174,6 +183,16 @@ class Node:
             f"--restore-variables={restored}",
         ]
         self._call("start", folder, python, arguments, variables)
+
+    def _check_python(self, python: str) -> None:
+        """Raise an error if the interpreter that was chosen cannot run ranks on this node."""
+        try:
+            said = self._call("check_python", python, check_of_python())
+            problem = f"Node {self._name} cannot run ranks: {said}" if said else ""
+        except OSError:
+            problem = NONE.format(python=python, node=self._name)
+        if problem:
+            raise NodeError(problem)
 
     def _new_actor(self) -> Any:
         """Return a new actor with all resources of this node."""

@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from nbmgpu.errors import LaunchError, format_message
 
@@ -14,6 +15,32 @@ TIMEOUT = 30.0
 
 PENDING, GONE = "PENDING", "GONE"
 """States of a job: Slurm's own names, besides GONE for one that Slurm does not list any more."""
+
+NEVER_STARTS = {
+    r"PartitionNodeLimit": "its partition has another limit of nodes",
+    r"PartitionTimeLimit": "its partition does not allow jobs of that length",
+    r"PartitionConfig": "nodes of its partition have less than each rank or node asks for",
+    r"BadConstraints": "no nodes are as its constraint asks for",
+    r"AccountNotAllowed|InvalidAccount": "its account may not use the partition",
+    r"QOSNotAllowed|InvalidQOS": "its QOS may not use the partition",
+    r"(QOS|Assoc)(Grp|Max)\w*PerJob\w*": "one job of this account may not have as much",
+}
+"""Reasons for which a job stays in the queue until somebody changes it or the cluster, by pattern.
+
+Source: https://slurm.schedmd.com/job_reason_codes.html
+"""
+
+PREEMPTED = "Slurm has preempted the job: one with a higher priority gets its nodes."
+CANCELLED = "The job was cancelled, by scancel or by an administrator."
+TIME_LIMIT = (
+    "The job has reached its time limit of {limit}. For more: --engine-option time=02:00:00"
+)
+
+WARNING = 60
+"""Seconds before the time limit of a job at which it is told, for a checkpoint."""
+
+WARNED_WITHIN = timedelta(seconds=2 * WARNING)
+"""Slurm may be late or early by a minute: it looks at time limits every 30 s or so."""
 
 ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
@@ -82,7 +109,8 @@ def job_state(job: int) -> JobState:
         LaunchError: Slurm does not answer.
     """
     try:
-        lines = run_command(["squeue", "-h", "-j", str(job), "-o", "%T|%r|%S|%P"]).splitlines()
+        command = ["squeue", "-h", "-t", "all", "-j", str(job), "-o", "%T|%r|%S|%P"]
+        lines = run_command(command).splitlines()
     except LaunchError as error:
         if "Invalid job id" in str(error):
             return JobState(GONE)
@@ -95,7 +123,37 @@ def job_state(job: int) -> JobState:
     pending = run_command(["squeue", "-h", "-p", partition, "-t", "PD", "-S", "-p,i", "-o", "%i"])
     jobs = pending.split()
     place = jobs.index(str(job)) + 1 if str(job) in jobs else 0
-    return JobState(name, reason, "" if start == "N/A" else start.replace("T", " "), place)
+    start = "" if start == "N/A" else start.replace("T", " ")
+    return JobState(name, "" if reason == "None" else reason, start, place)
+
+
+def why_never(state: JobState) -> str:
+    """Return why a job in ``state`` stays in the queue for good; empty if it may start."""
+    reasons = NEVER_STARTS.items() if state.name == PENDING else ()
+    return next((why for pattern, why in reasons if re.fullmatch(pattern, state.reason)), "")
+
+
+def why_it_ends(job: int) -> str:
+    """Return why Slurm ends a job, in a sentence; empty if that is not known.
+
+    Args:
+        job: its number; Slurm has signalled it, or has begun to end it.
+    """
+    try:
+        told = run_command(["scontrol", "show", "job", "--oneliner", str(job)])
+    except LaunchError:
+        return ""
+    fields = dict(word.partition("=")[::2] for word in told.split())
+    if fields.get("PreemptTime", "None") not in ("None", "Unknown"):
+        return PREEMPTED
+    try:
+        left = datetime.fromisoformat(fields["EndTime"]) - datetime.now()
+    except (KeyError, ValueError):  # it has no limit
+        left = timedelta.max
+    is_told = fields.get("JobState") == "RUNNING" and left < WARNED_WITHIN
+    if is_told or fields.get("Reason") == "TimeLimit":
+        return TIME_LIMIT.format(limit=fields.get("TimeLimit", ""))
+    return CANCELLED if fields.get("JobState") in ("COMPLETING", "CANCELLED") else ""
 
 
 def cancel(job: int, sig: str = "") -> None:

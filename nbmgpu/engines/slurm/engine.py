@@ -11,8 +11,11 @@ from nbmgpu.engines.base import RunHandle
 from nbmgpu.engines.multi_node.engine import MultiNodeEngine
 from nbmgpu.engines.multi_node.placement import place_on_nodes
 from nbmgpu.options.engine_options import recorded_engine_values
+from nbmgpu.runs.event_file import EventWriter
+from nbmgpu.runs.events import LAUNCHER, Ended, Notice
+from nbmgpu.runs.view import NODE_LOST
 
-from .commands import run_command
+from .commands import CANCELLED, PREEMPTED, run_command
 from .job import Job, submit_job
 from .job_options import JobOptions
 
@@ -20,6 +23,19 @@ if TYPE_CHECKING:
     from nbmgpu.devices.placement import Placement
     from nbmgpu.options.run_options import RunOptions
     from nbmgpu.runs.run import Run
+
+NODE_FAIL = "NODE_FAIL"
+
+LOST_HEAD = {
+    NODE_FAIL: "Slurm has lost the first node of the job{name}, which ran the head of the run.",
+    "OUT_OF_MEMORY": (
+        "The job was out of memory. For more per node: --engine-option mem=64G, or a smaller batch"
+    ),
+    "PREEMPTED": PREEMPTED,
+    "TIMEOUT": "The job has reached its time limit. For more: --engine-option time=02:00:00",
+    "CANCELLED": CANCELLED,
+}
+"""What states of a job say of a run whose head could not report its end."""
 
 
 class SlurmEngine(MultiNodeEngine):
@@ -48,7 +64,24 @@ class SlurmEngine(MultiNodeEngine):
 
     def is_alive(self, run: Run) -> bool:
         """Return whether Slurm still lists the job, or it has not been submitted yet."""
-        return not self._job(run).ended
+        job = self._job(run)
+        if job.ended and run.view.launcher is not None:
+            self._explain_lost_head(run, job.state().name)
+        return not job.ended
+
+    @staticmethod
+    def _explain_lost_head(run: Run, state: str) -> None:
+        """End a run of which the head has been killed with its job, or its node."""
+        run.refresh()
+        host = run.view.ranks[0].host
+        why = LOST_HEAD.get(state, "").format(name=f", {host}" if host else "")
+        if run.view.ended is not None or not why:
+            return
+        events = EventWriter(run.events_path("launcher"), LAUNCHER)
+        if state == NODE_FAIL:
+            events.emit(Notice, topic=NODE_LOST, text=why.rstrip("."))
+        events.emit(Ended, ending="failed", detail=why)
+        events.close()
 
     def cancel(self, run: Run, sig: signal.Signals | None = None) -> None:
         """Signal the head of the job, or cancel the job."""

@@ -13,6 +13,8 @@ from nbmgpu.engines.restart import start_again
 from nbmgpu.rank.command_line import restore_variables, start_variables
 from nbmgpu.runs.run import Run
 
+from .commands import why_it_ends
+
 SRUN_LOG = "srun.log"
 FAILED_TASK = re.compile(r"^srun: error: \S+: tasks? [\d,-]+: ", re.MULTILINE)
 """What srun prints of a task that ended with an error: ``srun: error: n2: task 1: Killed``."""
@@ -42,7 +44,7 @@ def main() -> None:
     parser.add_argument("--python", required=True, help="the interpreter")
     parser.add_argument("--restore-variables", default="{}", help="as of nbmgpu.rank")
     given = parser.parse_args()
-    variables, _ = start_variables()
+    variables, _ = start_variables(given.python)
 
     def start_nodes(port: int) -> SlurmNodes:
         arguments = [given.python, str(given.folder), str(port), given.restore_variables]
@@ -89,6 +91,10 @@ class SlurmNodes:
         """Which node ``srun`` has reported as failed; empty if none."""
         found = NODE_FAILURE.search(self.output())
         return LOST.format(node=found[1]) if found else ""
+
+    def why_ended(self) -> str:
+        """Return why Slurm ends the job, as a sentence; empty if that is not known."""
+        return why_it_ends(int(os.environ["SLURM_JOB_ID"]))
 
     def output(self) -> str:
         """Return what ``srun`` and its tasks have printed last."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shlex
+import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbmgpu.engines.base import RunHandle
+from nbmgpu.engines.multi_node.interpreter import NONE, check_of_python
 from nbmgpu.engines.multi_node.launch_file import LaunchFile
 from nbmgpu.engines.multi_node.polled import Polled
 from nbmgpu.rank.command_line import start_variables
 from nbmgpu.runs.folder import write_atomically
 
 from . import commands
-from .commands import PENDING, JobState
+from .commands import PENDING, WARNING, JobState
 from .job_options import JobOptions
 
 if TYPE_CHECKING:
@@ -23,13 +26,24 @@ if TYPE_CHECKING:
 JOB_FILE = "slurm-job"
 """Has the number of the job."""
 
-WARNING = 60
-"""Seconds before the time limit of a job at which it is told, for a checkpoint."""
-
-NEVER_STARTED = (
-    "Job {job} has ended ({state}) before its ranks had started. {log}The nodes must see the run "
-    "folder {folder}; set NBMGPU_RUNS in the notebook to one that they share."
+NEVER_STARTED = "Job {job} has ended ({state}) before its ranks had started. {why}"
+CANNOT_START = (
+    "Slurm job {job} can never start ({reason}): {why}. It is cancelled. What the nodes have: "
+    "sinfo -N -o '%P %N %c cores %G %f'"
 )
+NO_LOG = (
+    "It has written nothing into the run folder {folder}, which the nodes must see; set "
+    "NBMGPU_RUNS in the notebook to a folder that they share."
+)
+NO_MODULE = (
+    "`module load {module}` has failed on node {node}. Type the name as `module avail` shows it "
+    "there, or leave modules= out."
+)
+IN_VAIN = 5.0
+"""Seconds for which Slurm must give the same reason: it looks at a new job several times."""
+
+NODE = "$SLURMD_NODENAME"
+"""What the shell of a batch script knows as its node."""
 
 
 def submit_job(run: Run, options: JobOptions) -> Job:
@@ -64,18 +78,41 @@ def submit_job(run: Run, options: JobOptions) -> Job:
 
 def _script(run: Run, options: JobOptions, cpus: int) -> str:
     """Return the batch script: it becomes the head of the run."""
-    variables, restored = start_variables()
+    python = options.python
+    variables, restored = start_variables(python)
     command = [
-        *(options.python, "-m", "nbmgpu.engines.slurm.head", str(run.folder)),
-        *(f"--cpus={cpus}", f"--python={options.python}", f"--restore-variables={restored}"),
+        *(python, "-m", "nbmgpu.engines.slurm.head", str(run.folder)),
+        *(f"--cpus={cpus}", f"--python={python}", f"--restore-variables={restored}"),
     ]
     lines = [
         "#!/bin/bash -l" if options.modules else "#!/bin/bash",
-        *(f"module load {shlex.quote(m)}" for m in options.modules.replace(",", " ").split()),
+        *map(_load, options.modules.replace(",", " ").split()),
         *(f"export {name}={shlex.quote(value)}" for name, value in variables.items()),
+        *([] if python == sys.executable else _check(python)),
         f"exec {shlex.join(command)}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _load(module: str) -> str:
+    """Return the line that loads an environment module, or ends the job."""
+    problem = NO_MODULE.format(module=module, node=NODE)
+    return f"module load {shlex.quote(module)} || {_end(problem)}"
+
+
+def _check(python: str) -> list[str]:
+    """Return lines that end the job where the Python that was chosen cannot run ranks."""
+    word = shlex.quote(python)
+    return [
+        f"command -v {word} >/dev/null || {_end(NONE.format(python=python, node=NODE))}",
+        f"{word} -c {shlex.quote(check_of_python())} || exit 1",
+    ]
+
+
+def _end(problem: str) -> str:
+    """Return a command of the shell that ends the job with a sentence."""
+    words = f'"{NODE}"'.join(map(shlex.quote, problem.split(NODE)))
+    return f"{{ echo {words}; exit 1; }}"
 
 
 class Job(RunHandle):
@@ -85,6 +122,7 @@ class Job(RunHandle):
         """Read the number of the job of the run in ``folder``; it may not be submitted yet."""
         self._folder = folder
         self._polled = Polled(JobState(""))
+        self._waits_in_vain: float | None = None
         self.number = 0
         self._read_number()
 
@@ -110,15 +148,26 @@ class Job(RunHandle):
     def error(self) -> str:
         """Return why the ranks will never start; empty as long as they may."""
         if not self.ended:
-            return ""
+            return self._never_starts()
         text = ""
         with suppress(OSError):  # no node sees the folder
             log = self._folder / "logs" / "launcher.log"
             text = log.read_text(errors="replace").strip()
-        said = f"It says: {text[-2000:]}\n" if text else ""
-        return NEVER_STARTED.format(
-            job=self.number, state=self._polled.last.name.lower(), log=said, folder=self._folder
-        )
+        why = f"It says: {text[-2000:]}" if text else NO_LOG.format(folder=self._folder)
+        state = self._polled.last.name.lower()
+        return NEVER_STARTED.format(job=self.number, state=state, why=why)
+
+    def _never_starts(self) -> str:
+        """Cancel a job that waits for what will not come; return why it does, or nothing."""
+        state = self.state()
+        if not (why := commands.why_never(state)):
+            self._waits_in_vain = None
+            return ""
+        self._waits_in_vain = self._waits_in_vain or time.monotonic()
+        if time.monotonic() - self._waits_in_vain < IN_VAIN:
+            return ""
+        self.cancel()
+        return CANNOT_START.format(job=self.number, reason=state.reason, why=why)
 
     def status(self) -> str:
         """Return what the run waits for, in words; empty if it does not wait in a queue."""
@@ -127,7 +176,8 @@ class Job(RunHandle):
             return ""
         place = f", place {state.place} in the queue" if state.place else ""
         start = f", expected to start at {state.start}" if state.start else ""
-        return f"Slurm job {self.number} is pending ({state.reason}){place}{start}"
+        reason = f" ({state.reason})" if state.reason else ""
+        return f"Slurm job {self.number} is pending{reason}{place}{start}"
 
     def cancel(self, sig: str = "") -> None:
         """Cancel the job, or signal its head alone."""
