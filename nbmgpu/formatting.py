@@ -1,4 +1,4 @@
-"""Formats bytes and counts as text; labextension/src/view/format.ts formats bytes alike."""
+"""Formats bytes, counts and time limits; labextension/src/view/format.ts formats bytes alike."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ def format_communication(nbytes: float, collectives: float) -> str:
         return ""
     calls = round(collectives)
     return format_bytes(nbytes) + (f" in {format_count(calls, 'collective')}" if calls else "")
+
+
+def format_limit(seconds: float) -> str:
+    """Format a time limit in the largest unit that it is a whole number of: ``8 h``, ``90 min``."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:g} {unit}"
+    return f"{seconds:g} s"
 
 
 def format_count(number: int, noun: str) -> str:

@@ -17,7 +17,7 @@ Kernel, ranks and readers of a run share nothing but the run folder.  An engine 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -72,12 +72,26 @@ class Engine(RunControl, Protocol):
     """Whether a run continues when the kernel that launched it ends.  Its results then stay in the
     run folder until ``attach`` in another kernel writes them back."""
 
+    crosses_network: ClassVar[bool] = False
+    """Whether the notebook's data reach the ranks over a network: the user is told how much."""
+
     def detached(self) -> Engine | None:
         """Return the engine for runs with ``--detach``: they outlive the kernel.
 
         By default the engine itself if its runs do so anyway, else None: it has no such runs.
         """
         return self if self.outlives_kernel else None
+
+    def check_options(self, values: Mapping[str, str]) -> None:
+        """Check options of the engine's own before any cell uses them, such as those of a profile.
+
+        Args:
+            values: of ``--engine-option``.
+
+        Raises:
+            OptionError: the engine has no such option, or no such value.
+        """
+        return
 
     def place(self, options: RunOptions) -> Placement:
         """Choose the device of each rank.

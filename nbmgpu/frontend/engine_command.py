@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable
 from typing import Any
 
+from nbmgpu.engines.registry import get_engine
 from nbmgpu.errors import OptionError, closest_match, format_message
 from nbmgpu.options.engine_options import EngineOptions
 from nbmgpu.options.engine_profiles import (
@@ -111,6 +112,7 @@ def _parse(name: str, words: list[str]) -> dict[str, Any]:
     engine = validate_engine(values.get("engine", DEFAULTS["engine"]))
     RunOptions.parse(_line({"engine": engine} | values))  # do they fit together?
     if options := EngineOptions(engine_option=values.pop("engine_option", ())).engine_values():
+        get_engine(engine).check_options(options)
         values["engine_option"] = options
     return {"engine": engine} | values
 

@@ -179,6 +179,7 @@ class Execution:
         return {
             "devices": self.placement.notice,
             "bundle": bundle_notice,
+            "transfer": notices.transfer(self.bundle) if self._engine.crosses_network else "",
             "detached": detached and notices.DETACHED.format(detached),
             "patches": notices.patched_libraries(self.bundle.overrides, self.source),
             "library-version": untested_notice(),

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from nbmgpu.formatting import format_bytes, format_limit
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nbmgpu.options.run_options import RunOptions
+    from nbmgpu.serialization.bundle import Bundle
 
 PATCHED_LIBRARIES = (
     "{}: the notebook has put a function of its own there, and ranks have the library's. Put the "
@@ -18,8 +21,20 @@ DETACHED = (
     "{}: computed in the notebook with gradients; the graph stays there, so a backward pass in "
     "the cell ends at these tensors."
 )
+TRANSFER = "{size} of the notebook's data go to the nodes{names}."
+LARGE_TRANSFER = (
+    " Every run sends them again. Faster: save them once where the nodes see the file, and open it "
+    "as a map (np.load(path, mmap_mode='r'), datasets.load_from_disk(path)), of which only the "
+    "path is sent, or load them in the cell."
+)
+LARGE = 256 * 2**20
+"""Bytes from which it takes seconds on a usual network of 1 to 10 Gbit/s."""
+
+NAMED, SHOWN = 2**20, 3
+"""Bytes from which a variable is named, and how many are."""
+
 OUTLIVES_KERNEL = (
-    "The run outlives this kernel, for {hours:.3g} h at most (--timeout). `%mgpu attach {run}` "
+    "The run outlives this kernel, for {limit} at most (--timeout). `%mgpu attach {run}` "
     "brings its results into a later one; `%mgpu stop {run}` ends it."
 )
 RESTARTED = (
@@ -66,8 +81,17 @@ def patched_libraries(overrides: Iterable[str], source: str) -> str:
     return PATCHED_LIBRARIES.format(", ".join(f"`{name}`" for name in patched)) if patched else ""
 
 
+def transfer(bundle: Bundle) -> str:
+    """Return how much is sent to the nodes of a cluster, by variable where it is much."""
+    sizes = sorted(bundle.sizes.items(), key=lambda each: -each[1])[:SHOWN]
+    named = [f"`{name}` {format_bytes(size)}" for name, size in sizes if size >= NAMED]
+    names = f", most in {', '.join(named)}" if named else ""
+    text = TRANSFER.format(size=format_bytes(bundle.nbytes), names=names)
+    return text + (LARGE_TRANSFER if bundle.nbytes >= LARGE else "")
+
+
 def outlives_kernel(options: RunOptions, run: str) -> str:
     """Return how to reach the detached run with that id; empty for other runs."""
     if not options.is_detached:
         return ""
-    return OUTLIVES_KERNEL.format(hours=(options.time_limit or 0) / 3600, run=run)
+    return OUTLIVES_KERNEL.format(limit=format_limit(options.time_limit or 0), run=run)

@@ -59,7 +59,7 @@ def options_without_hold(values: dict[str, Any], defaults: dict[str, Any]) -> di
     if values.get("engine", DEFAULT_ENGINE) != DEFAULT_ENGINE:
         what = f"--engine {values['engine']} cannot hold ranks"
         problems["engine"] = Problem(what, "Only this machine's can: leave --engine out")
-        values["engine"] = DEFAULT_ENGINE
+        values |= {"engine": DEFAULT_ENGINE, "nodes": None, "engine_option": ()}
     if (strategy := values.get("strategy", defaults["strategy"])) not in STRATEGIES:
         what = f"Ranks of strategy {strategy} cannot be held"
         problems["strategy"] = Problem(what, f"Strategies: {', '.join(STRATEGIES)}")

@@ -238,8 +238,10 @@ def _options_of_one_machine(values: dict[str, Any]) -> dict[str, Problem]:
     if values.get("engine_option"):
         what = "--engine-option tells an engine for several machines what to do"
         problems["engine_option"] = Problem(what, "The default engine is this machine, without any")
-    if problems:
+    if problems and not values.get("hold"):
         values["engine"] = "slurm"
+    elif problems:  # only this machine holds ranks
+        values |= {"nodes": None, "engine_option": ()}
     return problems
 
 

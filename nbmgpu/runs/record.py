@@ -45,8 +45,12 @@ class KernelRecord:
         """
         if self.python in ("", sys.executable):
             return self.sys_path
-        given = [path for path in self.sys_path if path not in self.libraries]
-        return [*given, *(path for path in sys.path if path not in given)]
+        return [*self.own_path, *(path for path in sys.path if path not in self.own_path)]
+
+    @property
+    def own_path(self) -> list[str]:
+        """The module search path without libraries: the notebook's own folders."""
+        return [path for path in self.sys_path if path not in self.libraries]
 
     @property
     def is_this_process(self) -> bool:

@@ -88,7 +88,7 @@ def test_options_of_the_line_win():
 @pytest.mark.parametrize(
     "words",
     [
-        "--engine slurm 'job-name=a \"b\" \\ ü\x7f' nodelist=a1,a2 x.y=1",
+        "--engine slurm 'job-name=a \"b\" \\ ü\x7f' nodelist=a1,a2 nice=1",
         "--engine slurm --engine-option partition=gpu time=1:00 --nodes 2",
         "--gpus 0,1 --detach",
         "--gpus all --cpu --timeout 1.5",
@@ -120,6 +120,7 @@ def test_names_and_profiles_are_suggested():
         ("add x", "The profile has no options", "%mgpu engine add x --engine slurm"),
         ("add x --engine slrum", "no engine 'slrum'", "%mgpu engine add x --engine slurm"),
         ("add x --nodes 0 a=1", "not a number of machines", "--nodes 1 --engine-option a=1"),
+        ("add x --engine slurm partion=x", "no key 'partion'", "--engine-option partition=..."),
         ("add x --strategy fsdp", "no flag --strategy", "%mgpu engine add x --engine slurm"),
         ("add x --nodes 2", "needs an engine for several machines", "--engine slurm --nodes 2"),
         ("remove", "Which profile?", "%mgpu engine"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,10 @@ class KubernetesEngine(MultiNodeEngine):
     def missing(self) -> str:
         """Return the client's package where it is not installed."""
         return "" if is_installed() else "kubernetes"
+
+    def check_options(self, values: Mapping[str, str]) -> None:
+        """Check options of a profile."""
+        JobOptions.of(values)
 
     def place(self, options: RunOptions) -> Placement:
         """Place the same number of ranks in each pod; the cluster chooses nodes and GPUs."""

@@ -21,6 +21,7 @@ class MultiNodeEngine(Engine):
     """An engine whose runs have a head, which outlives the kernel, and files as storage."""
 
     outlives_kernel = True
+    crosses_network = True
 
     NOT_STARTED: ClassVar[str]
     """Why a run has ended that was stopped before it had a head."""

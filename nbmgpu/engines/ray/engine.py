@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import os
 import signal
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nbmgpu.engines.base import RunHandle, RunStorage
@@ -42,6 +43,10 @@ class RayEngine(MultiNodeEngine):
     def missing(self) -> str:
         """Return Ray's package where it is not installed."""
         return "" if importlib.util.find_spec("ray") else "ray"
+
+    def check_options(self, values: Mapping[str, str]) -> None:
+        """Check options of a profile."""
+        ClusterOptions.of(values)
 
     def place(self, options: RunOptions) -> Placement:
         """Place the same number of ranks on each node; Ray chooses the nodes, and their GPUs."""

@@ -84,21 +84,17 @@ class NodeActor:
         same = hashlib.sha256(content).hexdigest() == digest
         return socket.gethostname(), same and os.path.isdir(cwd)
 
-    def check_python(self, python: str, code: str) -> str:
-        """Return why ``python`` cannot run ranks on this node; empty if it can.
-
-        Args:
-            python: the interpreter.
-            code: what it is asked; where it fails, it prints a sentence.
+    def check_python(self, python: str, code: str, variables: dict[str, str]) -> str:
+        """Return what ``code`` prints in ``python`` if it fails there, else nothing.
 
         Raises:
             OSError: there is no such interpreter.
         """
         asked = subprocess.run(
-            [python, "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, env=_environment(), check=False,
+            [python, "-c", code], capture_output=True, text=True, check=False,
+            env=_environment() | variables,
         )  # fmt: skip
-        return asked.stdout.strip() if asked.returncode else ""
+        return f"{asked.stdout}{asked.stderr}".strip() if asked.returncode else ""
 
     def copy_folder(
         self, name: str, files: dict[str, bytes], modules: dict[str, bytes], python: str
@@ -232,7 +228,7 @@ class FolderOnNode:
         record["kernel"] |= {
             "cwd": str(cwd),
             "sys_path": [str(cwd), *search_path],
-            "libraries": [],
+            "python": "",
         }
         record["storage"] = {"bundle": f"{self.folder}/bundle", "results": results}
         (self.folder / "run.json").write_text(json.dumps(record))

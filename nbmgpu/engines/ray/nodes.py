@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
 import threading
 import time
@@ -20,7 +21,6 @@ from nbmgpu.engines.local.processes import KERNEL_ENDED
 from nbmgpu.engines.multi_node import PROBLEMS
 from nbmgpu.engines.multi_node.interpreter import NONE, check_of_python
 from nbmgpu.engines.multi_node.launch_file import LAUNCH_FILE
-from nbmgpu.rank.command_line import start_variables
 from nbmgpu.rank.store.exit_reports import EXITS
 from nbmgpu.rank.store.store_address import StoreAddress
 from nbmgpu.rank.store.store_client import StoreClient
@@ -165,9 +165,13 @@ class Node:
         self._name, visible = self._call("describe", str(self._folder), digest, cwd)
         folder, request, python = str(self._folder), self._given.request, self._given.python
         variables, restored = request.environment, request.restored
+        if not visible:
+            variables = {name: variables[name] for name in ("PYTHONHASHSEED", "PYTHONSAFEPATH")}
+            restored = json.dumps(dict.fromkeys(variables))
+        elif python not in ("", self._record.kernel.python):  # it has libraries of its own
+            variables = variables | {"PYTHONPATH": os.pathsep.join(self._record.kernel.own_path)}
         if python:
-            self._check_python(python)
-            variables = variables | start_variables(python)[0]
+            self._check_python(python, variables)
         if not visible:
             values = self._record.options.values
             if values.get("checkpoint_every") or values.get("resume"):
@@ -175,8 +179,6 @@ class Node:
             bundle, host = self._record.storage.bundle, self._given.head.host
             self._copy = FolderCopy(self._folder, cwd, self._call, python, bundle, host)
             folder = self._copy.path
-            variables = {name: variables[name] for name in ("PYTHONHASHSEED", "PYTHONSAFEPATH")}
-            restored = json.dumps(dict.fromkeys(variables))
         arguments = [
             *(f"--node-rank={self._rank}", f"--node-name={self._name}"),
             f"--head={self._given.head.host}:{self._given.head.port}",
@@ -184,10 +186,10 @@ class Node:
         ]
         self._call("start", folder, python, arguments, variables)
 
-    def _check_python(self, python: str) -> None:
+    def _check_python(self, python: str, variables: dict[str, str]) -> None:
         """Raise an error if the interpreter that was chosen cannot run ranks on this node."""
         try:
-            said = self._call("check_python", python, check_of_python())
+            said = self._call("check_python", python, check_of_python(), variables)
             problem = f"Node {self._name} cannot run ranks: {said}" if said else ""
         except OSError:
             problem = NONE.format(python=python, node=self._name)

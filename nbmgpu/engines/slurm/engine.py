@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nbmgpu.engines.base import RunHandle
@@ -50,6 +51,10 @@ class SlurmEngine(MultiNodeEngine):
     def missing(self) -> str:
         """Return Slurm's command where it is not installed."""
         return "" if shutil.which("sbatch") else "sbatch"
+
+    def check_options(self, values: Mapping[str, str]) -> None:
+        """Check options of a profile."""
+        JobOptions.of(values)
 
     def place(self, options: RunOptions) -> Placement:
         """Place the same number of ranks on each node; Slurm chooses the nodes, and their GPUs."""
