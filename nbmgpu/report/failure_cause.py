@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from nbmgpu.errors import split_remedy
 from nbmgpu.runs import reference
 from nbmgpu.runs.events import Failure, Hang, RunState
-from nbmgpu.runs.failure import explain_end, left_behind
+from nbmgpu.runs.failure import explain_end, left_behind, lost_node
 from nbmgpu.runs.hang_text import hang_headline, hang_report
 from nbmgpu.runs.run import Run
 
@@ -50,7 +50,7 @@ class Cause:
     """Why a run failed.
 
     Attributes:
-        origin: the rank that failed, such as ``rank 1``; may be empty.
+        origin: the rank that failed, such as ``rank 1`` or ``rank 1 on node2``; may be empty.
         error: the exception, or how the rank ended, in one line.
         number, line: the line of the cell; 0 and empty if unknown.
         context: that line and those around it.
@@ -81,20 +81,21 @@ def cause(run: Run, state: RunState) -> Cause | None:
         return None
     if state == "failed" and view.hang is not None and view.hang.stops:
         return _from_hang(run, view.hang)
+    if state == "failed" and (lost := lost_node(run.view)):
+        return _without_exception(run, None, plain(_sentence(lost)))
     if state != "timeout" and (failure := view.failure) and view.failed_rank == failure.rank:
         return _from_exception(run, failure)
     if state == "lost":
         explanation = "The kernel or the machine was restarted, or somebody killed the launcher."
         return _without_exception(
             run,
-            "",
+            None,
             "The launcher has disappeared, and has not recorded how the run ended",
             explanation,
         )
     if view.ended is None or TONES.get(state) != "bad":
         return None
     failed_rank = view.failed_rank
-    origin = "" if failed_rank is None else f"rank {failed_rank}"
     error = plain(view.ended.detail)
     if state == "timeout":
         explanation = (
@@ -103,31 +104,42 @@ def cause(run: Run, state: RunState) -> Cause | None:
             else ""
         )
         return _without_exception(
-            run, origin, error or state_word(state), explanation, "a larger --timeout, or none"
+            run, failed_rank, error or state_word(state), explanation, "a larger --timeout, or none"
         )
     exited = None if failed_rank is None else view.ranks[failed_rank].exited
     if error and exited is not None and (exited.code < 0 or exited.terminating):
         # The detail says why ranks were terminated.
-        return _without_exception(run, "", *split_remedy(error))
+        return _without_exception(run, None, *split_remedy(error))
     if exited is None:
-        return _without_exception(run, origin, *split_remedy(error or state_word(state)))
+        return _without_exception(run, failed_rank, *split_remedy(error or state_word(state)))
     if exited.code < 0:
         name, explanation = explain_end(run, exited.of_rank, -exited.code)
         explanation, remedy = split_remedy(explanation)
-        return _without_exception(run, origin, error or f"ended by {name}", explanation, remedy)
+        return _without_exception(
+            run, failed_rank, error or f"ended by {name}", explanation, remedy
+        )
     if failed_rank is not None and view.ranks[failed_rank].state == "stopped":
         explanation = "Its cell raised KeyboardInterrupt, or a signal came from outside."
-        return _without_exception(run, origin, error or "was interrupted", explanation)
+        return _without_exception(run, failed_rank, error or "was interrupted", explanation)
     explanation = "Code in it called os._exit, or exit() in compiled code." if exited.code else ""
     ended = f"exited with {exit_word(exited.code)} without an exception"
-    return _without_exception(run, origin, error or ended, explanation)
+    return _without_exception(run, failed_rank, error or ended, explanation)
 
 
 def _without_exception(
-    run: Run, origin: str, error: str, explanation: str = "", remedy: str = ""
+    run: Run, rank: int | None, error: str, explanation: str = "", remedy: str = ""
 ) -> Cause:
     """Return the cause of a run without an exception."""
-    return Cause(origin, error, 0, "", [], _sentence(explanation), remedy, "", _others(run, origin))
+    origin, others = _origin(run, rank), _others(run, rank)
+    return Cause(origin, error, 0, "", [], _sentence(explanation), remedy, "", others)
+
+
+def _origin(run: Run, rank: int | None) -> str:
+    """Return the name of the rank that failed, with its node if there are several."""
+    if rank is None:
+        return ""
+    host = run.view.ranks[rank].host
+    return f"rank {rank} on {plain(host)}" if host else f"rank {rank}"
 
 
 def _may_be_of_shards(run: Run) -> bool:
@@ -146,9 +158,8 @@ def _from_exception(run: Run, failure: Failure) -> Cause:
     known_hint = find_hint(failure.type, failure.message, _may_be_of_shards(run))
     likely = Hint(explanation, way) if explanation else known_hint
     said = [likely.explanation, _on_one_device(run, error)]
-    origin = f"rank {failure.rank}"
     return Cause(
-        origin=origin,
+        origin=_origin(run, failure.rank),
         error=plain(error),
         number=failure.line,
         line=plain(lines[failure.line - 1].strip()) if known else "",
@@ -156,7 +167,7 @@ def _from_exception(run: Run, failure: Failure) -> Cause:
         explanation=" ".join(filter(None, said)),
         remedy=remedy or likely.remedy,
         traceback=coloured("\n".join(failure.traceback)),
-        others=_others(run, origin),
+        others=_others(run, failure.rank),
     )
 
 
@@ -169,7 +180,7 @@ def _on_one_device(run: Run, error: str) -> str:
 
 def _from_hang(run: Run, hang: Hang) -> Cause:
     """Return the cause of a run that ``--on-hang stop`` has ended."""
-    found = _without_exception(run, "", hang_headline(hang), "; ".join(hang.places), hang.remedy)
+    found = _without_exception(run, None, hang_headline(hang), "; ".join(hang.places), hang.remedy)
     return replace(found, traceback=coloured(hang_report(hang)))
 
 
@@ -179,10 +190,10 @@ def _context(lines: list[str], number: int) -> list[CellLine]:
     return [CellLine(n, plain(text), n == number) for n, text in chosen]
 
 
-def _others(run: Run, origin: str) -> list[OtherRank]:
+def _others(run: Run, failed: int | None) -> list[OtherRank]:
     found = []
     for rank, seen in enumerate(run.view.ranks):
-        if f"rank {rank}" == origin:
+        if rank == failed:
             continue
         failure, code = seen.failure, seen.exit_code
         error = plain(f"{failure.type}: {failure.message}") if failure else ""

@@ -29,7 +29,7 @@ from .folder import post_mortem_path
 from .hang_text import hang_report
 from .preallocation import disk_is_full
 from .run import Run
-from .view import NODE_LOST
+from .view import NODE_LOST, RunView
 
 ErrorT = TypeVar("ErrorT", bound=BaseException)
 
@@ -108,8 +108,8 @@ def exception_of(run: Run) -> BaseException | None:
         )
     if view.hang is not None and view.hang.stops:
         return without_traceback(HangError(_hang(run, view.hang)))
-    if (lost := view.notices.get(NODE_LOST)) is not None and _only_lost_peers(view.failure):
-        return without_traceback(RankKilledError(_unsupervised(run, f"{lost.text}.")))
+    if lost := lost_node(view):
+        return without_traceback(RankKilledError(_unsupervised(run, f"{lost}.")))
     if view.ended and view.ended.detail:
         return without_traceback(LaunchError(_unsupervised(run, view.ended.detail)))
     if view.exited_silently is not None:
@@ -120,9 +120,15 @@ def exception_of(run: Run) -> BaseException | None:
     return without_traceback(LaunchError(_unsupervised(run, what)))
 
 
-def _only_lost_peers(failure: Failure | None) -> bool:
-    """Return whether no rank has failed, or one because it had lost the connection to another."""
-    return failure is None or bool(re.search(LOST_PEER, failure.message))
+def lost_node(view: RunView) -> str:
+    """Return which node was lost, without a full stop, if that is why the run has failed.
+
+    It is not where a rank has raised an exception of its own, and not one about a lost connection.
+    """
+    failure, lost = view.failure, view.notices.get(NODE_LOST)
+    if lost is None or (failure is not None and not re.search(LOST_PEER, failure.message)):
+        return ""
+    return lost.text
 
 
 def _why_without_report(run: Run) -> str:

@@ -28,6 +28,7 @@ from nbmgpu.errors import LaunchError, RankKilledError
 from nbmgpu.report.rank_rows import rows
 from nbmgpu.report.summary import summary_text
 from nbmgpu.runs.run import Run
+from nbmgpu.runs.run_list import list_runs
 
 matrix = pytest.mark.matrix("nbmgpu/engines", "nbmgpu/rank/store", "nbmgpu/serialization")
 
@@ -114,6 +115,7 @@ def test_an_error_names_rank_node_and_line(engine: str) -> None:
     assert re.search(
         r"Rank 3 of 4 on node\d raised KeyError, line 4 of the cell", str(caught.value.__cause__)
     )
+    assert re.search(r"^failure +rank 3 on node\d: KeyError", summary_text(list_runs()[0]), re.M)
 
 
 def test_stop_writes_partial_results_back(engine: str) -> None:
@@ -153,6 +155,7 @@ def test_a_lost_node_is_named_by_the_error(engine: str) -> None:
     with pytest.raises(RankKilledError, match=r"The node node\d is lost|lost the node node\d"):
         nbmgpu.attach(run.id)
     assert not run.view.restart_reason
+    assert re.search(r"^failure +(The node|Ray has lost the)", summary_text(run), re.M)
 
 
 @matrix

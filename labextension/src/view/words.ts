@@ -87,7 +87,10 @@ export function rankText(name: string, trans: ITranslate): string {
   return all[name] ?? matched(name, RANK, trans);
 }
 
-const RANK: Pattern[] = [[/^rank (\d+)$/, (trans, [rank]) => trans.__('rank %1', rank)]];
+const RANK: Pattern[] = [
+  [/^rank (\d+)$/, (trans, [rank]) => trans.__('rank %1', rank)],
+  [/^rank (\d+) on (.+)$/, (trans, [rank, node]) => trans.__('rank %1 on %2', rank, node)]
+];
 
 /** The remaining time: `about 3:05 left in epoch 2`. */
 export function remainingText(text: string, trans: ITranslate): string {

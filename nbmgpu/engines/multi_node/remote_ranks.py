@@ -14,7 +14,7 @@ from . import NODES, PROBLEMS, SIGNAL
 from .node_processes import NodeProcesses
 
 GRACE = 1.0
-"""Seconds in which the last reports of node launchers arrive after they have ended."""
+"""Seconds in which reports and output of node launchers arrive after they have ended."""
 
 KILL_TIMEOUT = 10.0
 """Seconds after which ranks that were killed count as ended, also if no node reports it."""
@@ -46,6 +46,7 @@ class RemoteRanks(RankProcesses):
         self._killed: float | None = None
         self._joined: list[str] = []
         self._first_joined: float | None = None
+        self._failed: float | None = None
         self._nodes_ended: float | None = None
         for key in (NODES, EXITS, LOST, PROBLEMS):
             store.append(key, "")
@@ -105,8 +106,11 @@ class RemoteRanks(RankProcesses):
         if len(self._joined) == self._expected or not (self._joined or failed):
             return False
         now = time.monotonic()
+        if failed:
+            self._failed = self._failed or now
+            return now - self._failed > GRACE  # what it has printed may arrive after its end
         self._first_joined = self._first_joined or now
-        return failed or now - self._first_joined > JOIN_TIMEOUT
+        return now - self._first_joined > JOIN_TIMEOUT
 
     def signal(self, sig: signal.Signals, others: bool = False) -> None:
         """Let node launchers signal their ranks."""
