@@ -9,7 +9,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from nbmgpu.engines.registry import get_engine
+from nbmgpu.environment.packages import imported_in, versions_of
 from nbmgpu.runs.record import KernelRecord, LaunchOptions, RunRecord, StoragePaths
+from nbmgpu.strategies import profile_of
 from nbmgpu.system.library_files import libraries_of
 from nbmgpu.system.processes import creation_time, process_is_alive
 
@@ -53,7 +56,17 @@ def new_record(
         ),
         kernel=_this_process(os.getcwd(), sys.path, execution.context.notebook),
         storage=_paths(storage),
+        packages=_packages(execution),
     )
+
+
+def _packages(execution: Execution) -> dict[str, str]:
+    """Return versions of the packages that the cell uses, if other machines run it."""
+    options = execution.options
+    if not get_engine(options.engine, options.detach).crosses_network:
+        return {}
+    modules = execution.bundle.modules | imported_in(execution.cell.code)
+    return versions_of([*modules, *profile_of(options.strategy).modules])
 
 
 def record_of_replacement(

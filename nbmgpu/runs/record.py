@@ -121,6 +121,8 @@ class RunRecord:
         options: the options of the launch.
         kernel: the kernel that launched it.
         storage: where the bundle and the results are.
+        packages: versions of the packages that the cell uses, by distribution, where other
+            machines must have the same; else empty.
     """
 
     id: str
@@ -132,6 +134,7 @@ class RunRecord:
     threads: int = 1
     batch_line: str = ""
     nodes: int = 1
+    packages: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, text: str) -> RunRecord:

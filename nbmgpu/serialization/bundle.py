@@ -56,6 +56,7 @@ class Bundle:
         overrides: functions that the notebook has set on classes or modules of libraries, which
             ranks do not have.
         number: of the bundle among those of the same ranks, from 1.
+        modules: those that ranks import to load the values.
     """
 
     nbytes: int
@@ -70,6 +71,7 @@ class Bundle:
     header: Any = field(default=None, repr=False)
     overrides: list[str] = field(default_factory=list)
     number: int = 1
+    modules: set[str] = field(default_factory=set)
     _storage: Storage | None = field(default=None, repr=False)
 
     def allocate(self, folder: Path) -> Storage:
@@ -198,7 +200,7 @@ def serialize(
     overrides = pickler.overrides.union(*map(overrides_in, modules))
     return Bundle(
         total, stream, table, buffers, sizes, originals, namespace, detached, dict(names), header,
-        sorted(overrides), held.number + 1,
+        sorted(overrides), held.number + 1, pickler.modules,
     )  # fmt: skip
 
 

@@ -39,6 +39,9 @@ from .tensor_views import (
     set_tensor_state,
 )
 
+IMPORTED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+"""Types of what ranks import, unless it is the notebook's own."""
+
 INLINE = 4096
 """Buffers of other libraries that are smaller than this many bytes stay in the stream."""
 
@@ -59,6 +62,7 @@ class BundlePickler(cloudpickle.Pickler):  # type: ignore[misc]
         buffers: out-of-band buffers of other libraries.
         detached: the number of tensors that were detached from an autograd graph.
         overrides: attributes that the notebook has set on classes that are pickled by name.
+        modules: modules of classes and functions, and modules themselves.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class BundlePickler(cloudpickle.Pickler):  # type: ignore[misc]
         super().__init__(self.file, protocol=5, buffer_callback=take)
         self.detached = 0
         self.overrides: set[str] = set()
+        self.modules: set[str] = set()
         self._default_types: dict[int, tuple[type, bool]] = {}
         self.globals_ref[id(namespace)] = _Namespace()
 
@@ -107,6 +112,9 @@ class BundlePickler(cloudpickle.Pickler):  # type: ignore[misc]
             torch_types.refuse_distributed(obj)
             unflagged = reduce_conj_or_neg(obj) if type(obj) is torch.Tensor else None
             return NotImplemented if unflagged is None else unflagged
+        if isinstance(obj, IMPORTED):
+            module = obj.__name__ if isinstance(obj, types.ModuleType) else obj.__module__
+            self.modules.add(str(module))
         reduced_custom = custom_reduce(obj)
         reduced = super().reducer_override(obj) if reduced_custom is None else reduced_custom
         if isinstance(obj, types.FunctionType) and isinstance(reduced, tuple):

@@ -21,6 +21,7 @@ from idioms.comparison import assert_equal
 from idioms.idiom import Idiom
 from idioms.tables import BY_NAME, TABLES
 from several_nodes import ON_TWO_NODES, WAIT, children, started, wait_for_the_end
+from sklearn.preprocessing import StandardScaler
 
 import nbmgpu
 from nbmgpu.engines.kubernetes.train_job import job_name
@@ -182,6 +183,22 @@ def test_other_versions_on_a_node_are_named(engine: str, tmp_path: Path) -> None
             engine=engine,
             **ON_TWO_NODES,
         )
+
+
+def test_packages_that_the_cell_uses_are_compared(engine: str, tmp_path: Path) -> None:
+    names = {"__name__": "__main__", "scaler": StandardScaler()}
+    info = tmp_path / "scikit_learn-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: scikit-learn\nVersion: 0.1\n")
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    options = {"engine_option": [f"python={python}"], "engine": engine, **ON_TWO_NODES}
+    with pytest.raises(LaunchError, match=r"has scikit-learn 0.1 instead of .*scikit-learn==1"):
+        nbmgpu.run("scaler", names, **options)
+    nbmgpu.run("print('not used here')", {"__name__": "__main__"}, **options)
 
 
 def test_a_node_without_python_is_named(engine: str, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import psutil
 from nbmgpu.engines.local.cleanup import ForkedPids, clean_up
 from nbmgpu.engines.local.fork_server import REQUIRED_MODULES, import_missing
 from nbmgpu.engines.local.processes import ForkedRanks
+from nbmgpu.environment import packages
 from nbmgpu.rank.command_line import restore_variables
 from nbmgpu.rank.store.exit_reports import EXITS, announce_loss
 from nbmgpu.rank.store.store_address import KEY_VARIABLE, StoreAddress
@@ -46,8 +47,8 @@ NO_CWD = (
     "all nodes share."
 )
 OTHER_VERSIONS = (
-    "Node {node} has {differences}. Install the notebook's versions there, or choose its Python: "
-    "--engine-option python=/path/to/python"
+    "Node {node} has {differences}. Install the notebook's versions there{command}, or choose its "
+    "Python: --engine-option python=/path/to/python"
 )
 NO_HEAD = (
     "Node {node} cannot reach {head}, the first node of the job: {error}. Open that network, or "
@@ -107,9 +108,13 @@ def main() -> None:
 
 def _problem(run: Run, launch: LaunchFile, node: Node) -> str:
     """Return why this node cannot run ranks; empty if it can."""
-    differences = launch.versions.differences(Versions.of_this_process())
-    if differences:
-        return OTHER_VERSIONS.format(node=node.name, differences=", ".join(differences))
+    found = launch.versions.differences(Versions.of_this_process())
+    found += packages.differences(run.record.packages)
+    if found:
+        wanted = [f"{each.name}=={each.wanted}" for each in found if each.name != "python"]
+        command = f" ({sys.executable} -m pip install {' '.join(wanted)})" if wanted else ""
+        told = ", ".join(map(str, found))
+        return OTHER_VERSIONS.format(node=node.name, differences=told, command=command)
     if not os.path.isdir(run.record.kernel.cwd):
         return NO_CWD.format(node=node.name, folder=run.record.kernel.cwd)
     return _missing_interface(launch.interface, node.name)

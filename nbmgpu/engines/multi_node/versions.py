@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass, fields
-from importlib.metadata import PackageNotFoundError, version
+
+from nbmgpu.environment.packages import Difference, installed_version
 
 
 @dataclass(frozen=True)
@@ -25,19 +26,12 @@ class Versions:
     def of_this_process(cls) -> Versions:
         """Return the versions that this process would import."""
         python = ".".join(platform.python_version_tuple()[:2])
-        return cls(python, *(_installed(f.name) for f in fields(cls)[1:]))
+        return cls(python, *(installed_version(f.name) for f in fields(cls)[1:]))
 
-    def differences(self, other: Versions) -> list[str]:
-        """Return how ``other`` differs, in words: ``torch 2.12.0 instead of 2.13.0``."""
+    def differences(self, other: Versions) -> list[Difference]:
+        """Return how ``other`` differs."""
         return [
-            f"{f.name} {theirs or 'missing'} instead of {own}"
+            Difference(f.name, theirs, own)
             for f in fields(self)
             if (own := getattr(self, f.name)) != (theirs := getattr(other, f.name))
         ]
-
-
-def _installed(name: str) -> str:
-    try:
-        return version(name).partition("+")[0]  # 2.13.0+cpu and 2.13.0+cu130 exchange tensors
-    except PackageNotFoundError:
-        return ""
