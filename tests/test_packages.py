@@ -8,7 +8,7 @@ from nbmgpu.environment.packages import differences, imported_in, versions_of
 
 
 def test_imports_are_found_wherever_they_are() -> None:
-    code = "import a.b, c as d\ndef f():\n    from e.f import g\nfrom . import h\nfrom .i import j\n"
+    code = "import a.b, c as d\ndef f(): from e.f import g\nfrom . import h\nfrom .i import j\n"
     assert imported_in(code) == {"a.b", "c", "e.f"}
 
 
