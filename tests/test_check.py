@@ -23,7 +23,8 @@ from nbmgpu.check.runner import run_all
 from nbmgpu.check.session import end_session
 from nbmgpu.check.setting import Setting
 from nbmgpu.check.timed_loops import by_hand, ours
-from nbmgpu.devices.probe import Gpu, Machine, probe
+from nbmgpu.devices.nvidia import Gpu
+from nbmgpu.devices.probe import Machine, probe
 from nbmgpu.errors import StrategyError
 from nbmgpu.strategies import strategy_names
 from nbmgpu.system.processes import creation_time, process_is_alive

@@ -11,8 +11,9 @@ import pytest
 
 import nbmgpu.devices.probe
 from nbmgpu.advisor.available_memory import probe_memory
+from nbmgpu.devices.nvidia import MIB, Gpu, visible_gpus
 from nbmgpu.devices.placement import Placement, place_ranks
-from nbmgpu.devices.probe import MIB, Gpu, Machine, probe, torch_build, visible_gpus
+from nbmgpu.devices.probe import Machine, probe, torch_build
 from nbmgpu.errors import OptionError
 from nbmgpu.frontend.info import info_text, version_lines
 from nbmgpu.options.run_options import RunOptions
@@ -85,6 +86,13 @@ def probed(tmp_path):
     return run
 
 
+def refusal(line, machine):
+    """Return the message with which a cell is refused on a machine."""
+    with pytest.raises(OptionError) as caught:
+        place_ranks(RunOptions.parse(line), machine)
+    return str(caught.value)
+
+
 def test_nvidia_smi_lists_gpus(probed):
     machine = probed(NVIDIA_SMI)
     assert machine.gpus == (
@@ -92,7 +100,7 @@ def test_nvidia_smi_lists_gpus(probed):
         Gpu(1, A100, 0, 0, "GPU-11aa-1"),
     )
     assert machine.cuda
-    assert (machine.why_not, machine.hidden) == ("", 0)
+    assert (machine.why_not, machine.hidden) == ("", "")
     assert machine.cores == usable_cores()
     assert machine.memory > 0
 
@@ -121,6 +129,81 @@ def test_the_error_of_the_driver_is_quoted(probed):
     assert probed(script).why_not == why
 
 
+LOST = "def nvmlDeviceGetMemoryInfo(handle):\n    if handle == 1: raise OSError('GPU is lost')"
+LOST += "\n    return Memory"
+LOST_ROWS = (
+    "#!/bin/sh\necho '0, NVIDIA, with a comma, 81920, 80896, GPU-0, Disabled'\n"
+    "echo '1, [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost]'\n"
+    "echo '[GPU is lost], NVIDIA H100, 81920, 80896, GPU-2, Disabled'\n"
+)
+
+
+def test_a_lost_gpu_is_named_and_the_others_are_used(probed):
+    machine = probed(nvml=NVML + LOST)
+    assert [gpu.index for gpu in machine.gpus] == [0, 2]
+    assert machine.lost == ("GPU 1 fails (GPU is lost)",)
+    placement = place_ranks(RunOptions.parse("-g 2"), machine)
+    assert placement.devices == ("cuda:0", "cuda:2")
+    notice = "GPU 1 fails (GPU is lost): not used. What the driver says: !nvidia-smi."
+    assert placement.notice == notice
+    assert "there are 2, and GPU 1 fails (GPU is lost)." in refusal("-g 3", machine)
+    assert "There is no GPU 1: there are 2, counted from 0, and GPU 1 fails" in refusal(
+        "-g 0,1", machine
+    )
+    assert "unusable  GPU 1 fails (GPU is lost)" in info_text(machine)
+
+
+def test_a_gpu_that_is_lost_to_nvidia_smi_is_named(probed):
+    machine = probed(LOST_ROWS)
+    assert [(gpu.index, gpu.name) for gpu in machine.gpus] == [(0, "NVIDIA, with a comma")]
+    assert machine.lost == ("GPU 1 fails (GPU is lost)", "GPU 2 fails (GPU is lost)")
+
+
+def test_a_machine_whose_gpus_are_all_lost_says_so(probed):
+    machine = probed(nvml=NVML + LOST, CUDA_VISIBLE_DEVICES="1")
+    assert (machine.gpus, machine.why_not) == ((), "GPU 0 fails (GPU is lost)")
+
+
+def test_the_error_of_nvml_is_quoted_where_there_is_no_nvidia_smi(probed):
+    machine = probed(nvml="def nvmlInit(): raise OSError('Driver/library version mismatch')")
+    why = "NVIDIA's driver gives no answer (Driver/library version mismatch)"
+    assert machine.why_not == why
+
+
+def test_no_driver_is_no_error(probed):
+    machine = probed(nvml="def nvmlInit(): raise OSError('NVML Shared Library Not Found')")
+    assert machine.why_not == "No GPU here"
+
+
+def test_memory_that_nvml_cannot_tell_is_unknown(probed):
+    shared = "def nvmlDeviceGetMemoryInfo(handle): raise OSError('Not Supported')"
+    machine = probed(nvml=NVML + shared)
+    assert [(gpu.memory_total, gpu.fault) for gpu in machine.gpus] == [(0, "")] * 3
+
+
+def test_names_in_bytes_of_old_pynvml_are_text(probed):
+    old = "nvmlDeviceGetName, nvmlDeviceGetUUID = lambda h: b'T4', lambda h: b'GPU-%d' % h"
+    machine = probed(nvml=NVML + old, CUDA_VISIBLE_DEVICES="GPU-1")
+    assert [(gpu.name, gpu.uuid) for gpu in machine.gpus] == [("T4", "GPU-1")]
+
+
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        ("5", "names no GPU of this machine, which has GPU 0, 1, 2"),
+        ("GPU-zzzz", "names no GPU of this machine, which has GPU 0, 1, 2"),
+        ("GPU-", "names several GPUs of this machine, which has GPU 0, 1, 2"),
+        ("7,0", "names no GPU of this machine with 7, which has GPU 0, 1, 2"),
+        ("0,0", "names GPU 0 of this machine twice, which has GPU 0, 1, 2"),
+    ],
+)
+def test_a_mistake_in_the_variable_is_named(probed, shown, words):
+    machine = probed(nvml=NVML, CUDA_VISIBLE_DEVICES=shown)
+    assert machine.why_not == f"CUDA_VISIBLE_DEVICES={shown} {words}"
+    notice = place_ranks(RunOptions(), machine).notice
+    assert notice.endswith(" To use all: %env CUDA_VISIBLE_DEVICES=0,1,2.")
+
+
 def test_a_cpu_build_of_torch_uses_no_gpu(probed):
     machine = probed(NVIDIA_SMI, cuda=None)
     assert len(machine.gpus) == 2
@@ -131,14 +214,14 @@ def test_a_cpu_build_of_torch_uses_no_gpu(probed):
 
 def test_gpus_can_be_hidden(probed):
     machine = probed(NVIDIA_SMI, CUDA_VISIBLE_DEVICES="")
-    assert (machine.gpus, machine.hidden, machine.cuda) == ((), 2, False)
-    assert machine.why_not == "CUDA_VISIBLE_DEVICES= hides 2 GPUs"
+    assert (machine.gpus, machine.cuda, machine.remedy) == ((), False, "")
+    assert machine.why_not == machine.hidden == "CUDA_VISIBLE_DEVICES= hides 2 GPUs"
 
 
 def test_gpus_are_numbered_as_in_torch(probed):
     machine = probed(NVIDIA_SMI, CUDA_VISIBLE_DEVICES="1")
     assert machine.gpus == (Gpu(0, A100, 0, 0, "GPU-11aa-1"),)
-    assert machine.hidden == 1
+    assert machine.hidden == "CUDA_VISIBLE_DEVICES=1 hides 1 GPU"
 
 
 @pytest.mark.parametrize(
@@ -159,19 +242,21 @@ def test_gpus_are_numbered_as_in_torch(probed):
     ],
 )
 def test_cuda_visible_devices_is_parsed_as_by_cuda(shown, physical):
-    gpus = visible_gpus(FOUR, shown)
+    gpus = visible_gpus(FOUR, shown).gpus
     assert [gpu.uuid for gpu in gpus] == [FOUR[i].uuid for i in physical]
     assert [gpu.index for gpu in gpus] == list(range(len(physical)))
 
 
 def test_only_one_mig_slice_is_visible():
-    assert [gpu.uuid for gpu in visible_gpus(FOUR, "MIG-a,MIG-b")] == ["MIG-a"]
+    assert [gpu.uuid for gpu in visible_gpus(FOUR, "MIG-a,MIG-b").gpus] == ["MIG-a"]
 
 
 def test_of_gpus_divided_into_slices_cuda_exposes_one(probed):
     machine = probed(nvml=DIVIDED + "MODES = [(1, 1), (1, 1)]")
     assert machine.gpus == (Gpu(0, "MIG slice of NVIDIA H100 80GB HBM3", uuid="GPU-0", mig=True),)
-    assert (machine.cuda, machine.hidden) == (True, 1)
+    assert machine.cuda
+    assert machine.hidden == "CUDA shows only one slice of GPUs that are divided (MIG)"
+    assert "CUDA_VISIBLE_DEVICES" not in refusal("-g 2", machine)
 
 
 def test_a_gpu_that_is_not_divided_is_whole(probed):
@@ -303,11 +388,12 @@ def test_too_few_gpus_raise_an_error_with_the_nearest_command(line, text_start, 
 
 
 def test_the_error_mentions_hidden_gpus_and_cpu_ranks():
-    machine = Machine(cores=8, memory=1 << 34, gpus=FOUR[:1], cuda=True, hidden=3)
+    hidden = "CUDA_VISIBLE_DEVICES=3 hides 3 GPUs"
+    machine = Machine(cores=8, memory=1 << 34, gpus=FOUR[:1], cuda=True, hidden=hidden)
     with pytest.raises(OptionError) as caught:
         place_ranks(RunOptions(gpus=4), machine)
     assert str(caught.value) == (
-        "4 GPUs requested, but there is 1, and CUDA_VISIBLE_DEVICES hides 3 more.\n"
+        "4 GPUs requested, but there is 1, and CUDA_VISIBLE_DEVICES=3 hides 3 GPUs.\n"
         "With --cpu, 4 CPU ranks would run instead.\nTry: %%mgpu --strategy ddp --gpus 1"
     )
 

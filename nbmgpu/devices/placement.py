@@ -81,6 +81,8 @@ def place_ranks(options: RunOptions, machine: Machine) -> Placement:
                 _refuse_shared_gpus(options, devices)
             indices = ",".join(device.removeprefix("cuda:") for device in devices)
             devices = (f"cuda:{indices}",)
+        if machine.lost:
+            notice = _sentences(f"{' and '.join(machine.lost)}: not used", machine.remedy, notice)
         return Placement(devices, max(1, machine.cores // len(devices)), notice)
     ranks = 1 if one_process else _count_cpu_ranks(options, machine)
     threads = max(1, machine.cores // ranks)
@@ -90,7 +92,13 @@ def place_ranks(options: RunOptions, machine: Machine) -> Placement:
     )
     if ranks > machine.cores:
         notice += f", sharing {format_count(machine.cores, 'core')}"
-    return Placement(("cpu",) * ranks, threads, notice + ".")
+    remedy = "" if options.cpu else machine.remedy
+    return Placement(("cpu",) * ranks, threads, _sentences(notice, remedy))
+
+
+def _sentences(*parts: str) -> str:
+    """Join those that are not empty, each of which ends with a full stop afterwards."""
+    return " ".join(f"{part.rstrip('.')}." for part in parts if part)
 
 
 def _choose_gpus(options: RunOptions, machine: Machine) -> tuple[str, ...]:
@@ -100,9 +108,9 @@ def _choose_gpus(options: RunOptions, machine: Machine) -> tuple[str, ...]:
     wanted: Sequence[int]
     match options.gpus:
         case None | "all":
-            wanted = available
+            wanted, ranks = available, len(available)
         case int(count):
-            wanted, ranks = range(count), count
+            wanted, ranks = available[:count], count
             what = f"{format_count(count, 'GPU')} requested, but {has}"
             nearest: GpuRequest = len(available)
         case listed:
@@ -110,10 +118,10 @@ def _choose_gpus(options: RunOptions, machine: Machine) -> tuple[str, ...]:
             missing = ", ".join(str(index) for index in listed if index not in available)
             what = f"There is no GPU {missing}: {has}, counted from 0"
             nearest = tuple(index for index in listed if index in available) or "all"
-    if all(index in available for index in wanted):
+    if len(wanted) == ranks and all(index in available for index in wanted):
         return tuple(f"{machine.kind}:{index}" for index in wanted)
-    if machine.hidden:
-        what += f", and CUDA_VISIBLE_DEVICES hides {machine.hidden} more"
+    if besides := [*machine.lost, *filter(None, [machine.hidden])]:
+        what += f", and {' and '.join(besides)}"
     on_cpu = f"With --cpu, {format_count(ranks, 'CPU rank')} would run instead"
     allowed = on_cpu if ranks <= RANKS_PER_CORE * machine.cores else ""
     if len(available) == 1 and ranks == 2 and not profile_of(options.strategy).in_one_process:

@@ -77,8 +77,9 @@ def device_lines(machine: Machine) -> list[str]:
     rows.append(("cpu", f"{machine.cores} core(s), {_gib(machine.memory)} memory"))
     placement = place_ranks(RunOptions(), machine)
     default = placement.notice or f"one rank on each of {', '.join(placement.devices)}"
+    rows += [("unusable", clause) for clause in machine.lost]
     if machine.hidden:
-        rows.append(("hidden", f"{machine.hidden} GPU(s), by CUDA_VISIBLE_DEVICES"))
+        rows.append(("hidden", machine.hidden))
     return _table([*rows, ("default", default)])
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import psutil
 
-from nbmgpu.devices.probe import Gpu, Machine, probe
+from nbmgpu.devices.nvidia import Gpu
+from nbmgpu.devices.probe import Machine, probe
 from nbmgpu.formatting import format_count
 from nbmgpu.system.limits import (
     available_memory,
@@ -69,6 +70,7 @@ class DeviceMonitor:
         machine = probe()
         if machine.gpus and machine.why_not:
             self.problems.append(f"{machine.why_not}.")
+        self.problems += [f"{clause}." for clause in machine.lost]
         if machine.gpus and importlib.util.find_spec("pynvml") is None:
             self.problems.append(NO_NVML)
         elif machine.gpus:

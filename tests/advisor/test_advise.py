@@ -16,7 +16,8 @@ import nbmgpu
 from nbmgpu.advisor.advice import Advice
 from nbmgpu.advisor.model_advisor import ModelAdvisor
 from nbmgpu.advisor.request import AdviceRequest
-from nbmgpu.devices.probe import Gpu, Machine
+from nbmgpu.devices.nvidia import Gpu
+from nbmgpu.devices.probe import Machine
 from nbmgpu.errors import OptionError
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.strategies import strategy_names

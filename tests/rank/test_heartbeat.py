@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import nbmgpu
-from nbmgpu.devices.probe import Gpu, Machine
+from nbmgpu.devices.nvidia import Gpu
+from nbmgpu.devices.probe import Machine
 from nbmgpu.rank.metrics import heartbeat
 from nbmgpu.rank.metrics.heartbeat import GpuMonitor, HeartbeatThread, allocated_memory
 from nbmgpu.rank.metrics.step_time import StepTimer, StepTimerWindow, tokens_in
