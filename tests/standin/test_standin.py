@@ -116,6 +116,24 @@ def test_the_notebooks_memory_is_free_while_ranks_run(environment) -> None:
     assert "`part` (4.0 MiB), `unread` (2.0 MiB). To free it" in found["unread"]
 
 
+COMPARED = """
+import nbmgpu, torch
+from torch import nn
+X, Y = torch.randn(64, 8, device="standin"), torch.randint(0, 4, (64,), device="standin")
+model = nn.Linear(8, 4).to("standin")
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=16)
+cell = "for x, y in loader:\\n    opt.zero_grad()\\n"
+cell += "    nn.functional.cross_entropy(model(x), y).backward()\\n    opt.step()"
+nbmgpu.run(cell, {"nn": nn, "model": model, "opt": opt, "loader": loader}, gpus=2)
+"""
+
+
+def test_ranks_are_compared_with_one_device(environment) -> None:
+    result = run(environment, "-c", COMPARED)
+    assert "all 4 optimizer steps compared" in result.stdout, result.stdout + result.stderr
+
+
 LIKE_A_GPU = """
 import os, sys
 import nbmgpu, torch

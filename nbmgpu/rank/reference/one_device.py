@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmgpu.devices.probe import probe
+from nbmgpu.devices.nvidia import nvidia_gpus, shown_gpus
 from nbmgpu.environment.accelerator import CUDA, is_accelerator
 from nbmgpu.formatting import format_bytes
 from nbmgpu.patches import PatchStack
@@ -83,11 +83,16 @@ def free_device(run: Run) -> str:
 
 
 def _freest(record: RunRecord) -> tuple[str, int | None]:
-    """Return the GPU of a rank with the most free memory, and how much that is, if known."""
-    free = {f"{CUDA}:{gpu.index}": gpu.memory_free for gpu in probe().gpus if not gpu.mig}
+    """Return the GPU of a rank with the most free memory, and how much that is, if known.
+
+    The driver knows, and for other accelerators nobody is asked: torch counts devices once, and
+    this process hides all but one of them later.
+    """
+    visible = shown_gpus(nvidia_gpus()[0]).gpus
+    free = {f"{CUDA}:{gpu.index}": gpu.memory_free for gpu in visible if not gpu.mig}
     known = [device for device in record.devices if free.get(device)]
     device = max(known, key=free.__getitem__, default=record.devices[0])
-    return device, free.get(device)
+    return device, free.get(device) or None
 
 
 def _pause(run: Run, deadline: float) -> None:
