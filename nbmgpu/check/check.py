@@ -7,11 +7,12 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from nbmgpu.errors import NbmgpuError, StrategyError
 
-from .setting import Setting
+if TYPE_CHECKING:
+    from .setting import Setting
 
 Status = Literal["passed", "failed", "refused", "skipped"]
 """``refused``: nbmgpu declined to run the cell, in words; ``skipped``: it does not apply here."""

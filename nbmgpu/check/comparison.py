@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import nbmgpu
 
-from .check import Finding
+from .check import CheckSkipped, Finding
 from .setting import Setting
 
 RTOL, ATOL = 1e-5, 1e-6
@@ -70,7 +70,7 @@ def compare(cell: Cell, setting: Setting, ranks: int = 2, **options: Any) -> Fin
     """
     with float32_precision():
         alone = notebook(cell, setting)
-        exec(compile(cell.source, "<cell>", "exec"), alone)
+        _run_alone(cell, alone, setting)
         expected = {name: numbers(alone[name]) for name in cell.watched}
         del alone
         found = notebook(cell, setting)
@@ -84,6 +84,21 @@ def compare(cell: Cell, setting: Setting, ranks: int = 2, **options: Any) -> Fin
     share = worst / cell.tolerance
     assert share <= 1, f"{place} differs by {share:.3g} times the tolerance"
     return Finding(f"within {share:.2f} of the tolerance", {"of_tolerance": round(share, 4)})
+
+
+def _run_alone(cell: Cell, namespace: dict[str, Any], setting: Setting) -> None:
+    """Run ``cell`` on one device; other accelerators than CUDA may lack what it needs.
+
+    Raises:
+        CheckSkipped: such a one cannot run it, so there is nothing to compare with.
+    """
+    try:
+        exec(compile(cell.source, "<cell>", "exec"), namespace)
+    except Exception as error:
+        if not setting.gpus or setting.on_cuda:
+            raise
+        what = f"{type(error).__name__}: {error}"
+        raise CheckSkipped(f"one {setting.kind} device alone raises {what}") from error
 
 
 def notebook(cell: Cell, setting: Setting) -> dict[str, Any]:

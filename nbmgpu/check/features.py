@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .cells import LANGUAGE, MLP, STEP, TRAIN, TRANSFORMER
-from .check import Check, CheckSkipped, Finding
+from .check import Check, Finding
 from .comparison import Cell, compare, float32_precision, notebook, run_on_ranks
 from .device_memory import LeastMemory
 from .setting import Setting
@@ -38,10 +38,13 @@ ANYWHERE = (
     ),
     Cell("a compiled model", MLP + "compiled = torch.compile(model)", TRAIN.replace(
         "model(x)", "compiled(x)"), tolerance=5),
+    Cell("the device as default device", "torch.set_default_device(device)\n" + MLP
+         + "loader = DataLoader(TensorDataset(X.to(device), Y.to(device)), 8)\n"
+         "torch.set_default_device('cpu')", TRAIN),
 )  # fmt: skip
 """Cells for ddp on any device."""
 
-ON_GPU = (
+ON_CUDA = (
     Cell("cuda() on the model and batches", MLP.replace(".to(device)", ".cuda()"), TRAIN.replace(
         ".to(device)", ".cuda(non_blocking=True)")),
     Cell('"cuda:0" and the current device', MLP, TRAIN.replace(
@@ -73,11 +76,8 @@ for x, y in loader:
     static[: len(x)].copy_(x)
     graph.replay()
     loss = F.cross_entropy(model(x) + features[: len(x)], y){STEP}"""),
-    Cell("the GPU as default device", "torch.set_default_device(device)\n" + MLP
-         + "loader = DataLoader(TensorDataset(X.to(device), Y.to(device)), 8)\n"
-         "torch.set_default_device('cpu')", TRAIN),
 )  # fmt: skip
-"""Cells for ddp on GPUs."""
+"""Cells for ddp on CUDA's GPUs."""
 
 FLASH = Cell(
     "flash attention in bf16",
@@ -97,17 +97,17 @@ def checks() -> list[Check]:
     """Return the checks of this group."""
     return [
         *(_check(cell) for cell in ANYWHERE),
-        *(_check(cell, gpu=True) for cell in (*ON_GPU, FLASH)),
+        *(_check(cell, on_cuda=True) for cell in (*ON_CUDA, FLASH)),
         Check("features", "results come back in place, on their device", _results_in_place),
         Check("features", "the notebook's memory is free meanwhile", _memory_is_free),
         Check("features", "a compiled step of --compile", _compile_option, quick=False),
     ]
 
 
-def _check(cell: Cell, gpu: bool = False) -> Check:
+def _check(cell: Cell, on_cuda: bool = False) -> Check:
     def function(setting: Setting) -> Finding:
-        if gpu and not setting.gpus:
-            raise CheckSkipped("needs a GPU")
+        if on_cuda:
+            setting.require_cuda()
         return compare(cell, setting)
 
     return Check("features", cell.name, function, cell.quick)
@@ -133,8 +133,7 @@ def _results_in_place(setting: Setting) -> Finding:
 
 def _memory_is_free(setting: Setting) -> Finding:
     """Check that the notebook's memory of the GPU is free while the ranks run."""
-    if not setting.gpus:
-        raise CheckSkipped("needs a GPU")
+    setting.require_gpu()
     large = torch.arange(LARGE, device=setting.device)
     with LeastMemory() as least:
         run_on_ranks("total = large.sum()", {"large": large}, setting)

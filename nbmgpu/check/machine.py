@@ -48,8 +48,9 @@ def _devices(setting: Setting) -> Finding:
     memory = sum(gpu.memory_total for gpu in machine.gpus)
     what = f"{format_count(len(machine.gpus), 'GPU')} ({', '.join(names)})" if names else "no GPU"
     if setting.gpus:
-        seen = torch.cuda.device_count()
+        seen = torch.accelerator.device_count()
         assert seen == len(machine.gpus), f"torch sees {seen} GPUs, NVML {len(machine.gpus)}"
+    if setting.on_cuda:
         for index, gpu in enumerate(machine.gpus):
             uuid = str(torch.cuda.get_device_properties(index).uuid)
             assert uuid in gpu.uuid, f"GPU {index} is {uuid} for torch and {gpu.uuid} for NVML"
@@ -58,6 +59,7 @@ def _devices(setting: Setting) -> Finding:
 
 
 def _links(setting: Setting) -> Finding:
+    setting.require_cuda()
     if setting.gpus < 2:
         raise CheckSkipped("there are not several GPUs")
     pairs = [(a, b) for a in range(setting.gpus) for b in range(setting.gpus) if a != b]
@@ -113,6 +115,6 @@ def _notebook(setting: Setting) -> Finding:
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    free = format_bytes(sum(gpu.memory_free for gpu in probe().gpus)) if setting.gpus else ""
-    where = f"; {free} free afterwards" if free else ""
+    free = sum(gpu.memory_free for gpu in probe().gpus) if setting.gpus else 0
+    where = f"; {format_bytes(free)} free afterwards" if free else ""
     return Finding(f"largest difference {text.strip()}{where}", {"seconds": round(seconds, 1)})

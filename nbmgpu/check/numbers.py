@@ -54,8 +54,13 @@ def _ranks(strategy: str, setting: Setting) -> int:
     if (missing := missing_requirement(profile)) is not None:
         raise CheckSkipped(f"needs {missing.needed}")
     if profile.in_one_process:
+        if setting.gpus:
+            setting.require_cuda()
         return max(1, setting.gpus)
     ranks = FOUR_RANKS.get(strategy, 2)
     if ranks > setting.most_ranks:
-        raise CheckSkipped(f"needs {ranks} GPUs")
+        if setting.gpus > 1:
+            raise CheckSkipped(f"needs {ranks} GPUs")
+        most = f"have {setting.most_ranks} at most on one GPU or the CPU"
+        raise CheckSkipped(f"needs {ranks} ranks; checks {most}")
     return ranks

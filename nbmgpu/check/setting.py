@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbmgpu.devices.probe import Machine
+from nbmgpu.environment.accelerator import CUDA
+
+from .check import CheckSkipped
 
 CPU_RANKS = 4
 """The most CPU ranks, and ranks that share a GPU, of a check."""
@@ -16,20 +19,38 @@ class Setting:
     """The devices that checks use.
 
     Attributes:
-        gpus: number of GPUs; 0 for CPU ranks.
+        gpus: number of GPUs, or of devices of another accelerator; 0 for CPU ranks.
+        kind: the type of these devices in torch.
     """
 
     gpus: int
+    kind: str = CUDA
 
     @classmethod
     def of(cls, machine: Machine, cpu: bool = False) -> Setting:
         """Return the setting of a machine; with ``cpu``, as if it had no GPU."""
-        return cls(len(machine.gpus) if machine.cuda and not cpu else 0)
+        return cls(len(machine.gpus) if machine.cuda and not cpu else 0, machine.kind)
 
     @property
     def device(self) -> str:
-        """The device of tensors in the cells: ``cuda`` or ``cpu``."""
-        return "cuda" if self.gpus else "cpu"
+        """The type of the device of tensors in the cells: ``cpu``, or that of the accelerator."""
+        return self.kind if self.gpus else "cpu"
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether ranks have CUDA's devices."""
+        return self.device == CUDA
+
+    def require_gpu(self) -> None:
+        """Raise ``CheckSkipped`` without an accelerator."""
+        if not self.gpus:
+            raise CheckSkipped("needs a GPU")
+
+    def require_cuda(self) -> None:
+        """Raise ``CheckSkipped`` without CUDA, for what other accelerators may not have."""
+        self.require_gpu()
+        if not self.on_cuda:
+            raise CheckSkipped(f"needs CUDA, and these devices are {self.kind}")
 
     @property
     def shared(self) -> bool:
@@ -42,9 +63,15 @@ class Setting:
         return self.gpus if self.gpus > 1 else CPU_RANKS
 
     def options(self, ranks: int) -> dict[str, Any]:
-        """Return the options of ``nbmgpu.run`` for this number of ranks."""
+        """Return the options of ``nbmgpu.run`` for this number of ranks.
+
+        Raises:
+            CheckSkipped: the ranks would share a device that cannot be shared.
+        """
         if not self.gpus:
             return {"gpus": ranks, "cpu": True}
+        if self.shared and ranks > 1 and not self.on_cuda:
+            raise CheckSkipped(f"needs {ranks} devices: ranks cannot share one of {self.kind}")
         return {"gpus": (0,) * ranks if self.shared and ranks > 1 else ranks}
 
     @property
@@ -52,6 +79,8 @@ class Setting:
         """What checks in this setting prove, and what they do not."""
         if not self.gpus:
             return "CPU ranks with gloo: nothing here says how a GPU behaves."
+        if not self.on_cuda:
+            return f"{self.gpus} {self.kind} devices, one per rank: nothing here is about CUDA."
         if self.shared:
             return (
                 "One GPU: several ranks share it and communicate by gloo. This proves the numbers "

@@ -149,8 +149,7 @@ with warnings.catch_warnings(record=True) as caught:
 
 def _synchronizations(setting: Setting) -> Finding:
     """Count what waits for the GPU in a step whose cell never does."""
-    if not setting.gpus:
-        raise CheckSkipped("needs a GPU")
+    setting.require_cuda()
     counts: dict[str, float | str] = {}
     for name, ranks in ("ddp on one rank", 1), ("ddp", 2):
         names: dict[str, Any] = {}

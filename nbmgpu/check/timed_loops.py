@@ -11,6 +11,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
 from .comparison import run_on_ranks
 from .session import end_session
 from .setting import Setting
@@ -45,8 +47,8 @@ STEP = """\
 """
 LOOP = f"""
 def wait():
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    if device.type != "cpu":
+        torch.accelerator.synchronize()
 
 times, host = [], []
 for epoch in range(2):
@@ -60,7 +62,7 @@ for epoch in range(2):
 {STEP}later = len(times) // 4  # the first ones are the warm-up
 step = statistics.median(b - a for a, b in zip(times[later:], times[later + 1:])) / 10
 cpu = statistics.median(b - a for a, b in zip(host[later:], host[later + 1:])) / 10
-peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
+peak = 0 if device.type == "cpu" else torch.get_device_module(device).max_memory_allocated()
 """
 """The loop whose steps are timed, ten at a time; the same for nbmgpu and by hand."""
 
@@ -75,8 +77,8 @@ import torch.distributed as dist
 from torch.utils.data.distributed import DistributedSampler
 
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-if device.type == "cuda":
-    torch.cuda.set_device(rank % torch.cuda.device_count())
+if device.type != "cpu":
+    torch.get_device_module(device).set_device(rank % torch.accelerator.device_count())
 dist.init_process_group("{backend}")
 {wrap}
 sampler = DistributedSampler(dataset, shuffle=False)
@@ -139,9 +141,9 @@ SCRIPT_TIMEOUT = 90
 def sizes(setting: Setting, ranks: int) -> dict[str, Any]:
     """Return the format fields of ``MODEL``: a step of some milliseconds."""
     if setting.gpus and (not setting.shared or ranks == 1):
-        return {"device": "cuda", "width": 1024, "depth": 12, "batch": 512, "steps": 60}
+        return {"device": setting.device, "width": 1024, "depth": 12, "batch": 512, "steps": 60}
     if setting.gpus:  # gloo sums gradients on the host: a small model
-        return {"device": "cuda", "width": 256, "depth": 4, "batch": 256, "steps": 40}
+        return {"device": setting.device, "width": 256, "depth": 4, "batch": 256, "steps": 40}
     return {"device": "cpu", "width": 64, "depth": 4, "batch": 32, "steps": 40}
 
 
@@ -178,7 +180,7 @@ def by_hand(
     setting: Setting, ranks: int, strategy: str = "ddp", profile: bool = False
 ) -> dict[str, float]:
     """Return the same of a script that uses DDP, FSDP2 or DeepSpeed itself."""
-    backend = "nccl" if setting.gpus > 1 else "gloo"
+    backend = "gloo" if setting.shared else dist.get_default_backend_for_device(setting.device)
     step = STEPS.get(strategy, STEP)
     loop = LOOP.replace(STEP, step)
     if profile:

@@ -134,6 +134,21 @@ def test_ranks_are_compared_with_one_device(environment) -> None:
     assert "all 4 optimizer steps compared" in result.stdout, result.stdout + result.stderr
 
 
+def test_the_check_runs_on_other_accelerators_than_cuda(environment, tmp_path) -> None:
+    report = tmp_path / "report.json"
+    chosen = ("machine: ", "out of memory", "index out of range", "ddp, an MLP", "ddp, an LSTM")
+    only = [part for text in chosen for part in ("--only", text)]
+    limited = environment | {"STANDIN_MEMORY": str(1 << 26)}
+    result = run(limited, "-m", "nbmgpu.check", "--json", str(report), *only)
+    assert result.returncode == 0, result.stdout + result.stderr
+    found = {r["name"]: r for r in json.loads(report.read_text())["results"]}
+    skipped = {name: r["text"] for name, r in found.items() if r["status"] != "passed"}
+    assert set(skipped) == {"links between GPUs", "ddp, an LSTM"}, skipped
+    assert "one standin device alone raises NotImplementedError" in skipped["ddp, an LSTM"]
+    assert found["a sum over all ranks"]["text"] == "4 ranks, cpu:gloo,standin:standin_gloo"
+    assert "4 standin devices, one per rank" in result.stdout
+
+
 LIKE_A_GPU = """
 import os, sys
 import nbmgpu, torch
