@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -19,7 +21,7 @@ from nbmgpu.check.comparison import compare
 from nbmgpu.check.groups import all_checks
 from nbmgpu.check.numbers import checks as number_checks
 from nbmgpu.check.report import Report, summary_line
-from nbmgpu.check.runner import run_all
+from nbmgpu.check.runner import _lost, run_all
 from nbmgpu.check.session import end_session
 from nbmgpu.check.setting import Setting
 from nbmgpu.check.timed_loops import by_hand, ours
@@ -127,9 +129,9 @@ def test_steps_beside_ddp_by_hand_are_profiled_and_scale() -> None:
 
 def test_the_command_runs_what_is_chosen(tmp_path) -> None:
     report = tmp_path / "report.json"
-    command = [sys.executable, "-m", "nbmgpu.check", "--cpu", "--json", str(report)]
     only = ["--only", "a sum over all ranks", "--only", "links", "--only", "a time limit"]
-    done = subprocess.run([*command, *only], capture_output=True, text=True, check=False)
+    line = command("--json", str(report), *only)
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = {r["name"]: r["status"] for r in json.loads(report.read_text())["results"]}
     assert found == {
@@ -155,6 +157,63 @@ def test_a_check_that_ends_its_process_does_not_stop_the_others(monkeypatch, tmp
     results = {result.name: result for result in run_all(checks, cpu=True)}
     assert [result.status for result in results.values()] == ["passed", "failed", "passed"]
     assert results["b"].text == "ended its process with exit code 7: broken"
+
+
+def test_a_lost_check_says_how_also_where_nothing_was_printed() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    check = Check("g", "a", lambda setting: Finding())
+    try:
+        hanging = _lost(check, process, 900.0, "").text
+        assert hanging == "hangs: no result after 900 s: it printed nothing"
+    finally:
+        process.kill()
+        process.wait()
+    assert _lost(check, process, 1.0, "").text == (
+        "its process was ended by SIGKILL: it printed nothing"
+    )
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "nbmgpu.check", "--cpu", *arguments]
+
+
+def refusal(*arguments: str) -> str:
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    return done.stderr
+
+
+def test_a_text_that_no_check_has_is_refused() -> None:
+    message = refusal("--only", "failures", "--only", "nothere")
+    assert "no check's name contains 'nothere'. Groups: machine, failures, numbers" in message
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_first_check(tmp_path) -> None:
+    path = tmp_path / "missing" / "report.json"
+    message = refusal("--json", str(path))
+    assert f"the report cannot be written to {path}: No such file or directory." in message
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_check_tells_what_has_run_and_leaves_no_files(tmp_path, number) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    chosen = ("--only", "links", "--only", "a stop", "--only", "a time limit")
+    process = subprocess.Popen(
+        command(*chosen), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(temporary)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    while "skipped  machine: links" not in process.stdout.readline():
+        assert process.poll() is None
+    time.sleep(1)
+    assert len(list(temporary.iterdir())) == 1
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (128 + number, "")
+    assert "passed  failed  refused  skipped  seconds\nmachine " in output
+    assert [r["name"] for r in json.loads((tmp_path / "nbmgpu-check.json").read_text())["results"]]
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_session_ends_with_all_its_processes() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -34,7 +35,7 @@ def run_here(checks: Sequence[Check], setting: Setting, results: Path) -> None:
             file.flush()
 
 
-def run_all(checks: Sequence[Check], cpu: bool) -> Iterator[CheckResult]:
+def run_all(checks: Sequence[Check], cpu: bool) -> Generator[CheckResult, None, None]:
     """Yield the result of each check.
 
     The checks of a group share a process.  If it ends or hangs, the check that it was running has
@@ -44,13 +45,14 @@ def run_all(checks: Sequence[Check], cpu: bool) -> Iterator[CheckResult]:
     while waiting:
         group = [check for check in waiting if check.group == waiting[0].group]
         done = 0
-        for result in _run_group(group, cpu):
-            yield result
-            done += 1
+        with contextlib.closing(_run_group(group, cpu)) as results:
+            for result in results:
+                yield result
+                done += 1
         waiting = [check for check in waiting if check not in group[:done]]
 
 
-def _run_group(group: Sequence[Check], cpu: bool) -> Iterator[CheckResult]:
+def _run_group(group: Sequence[Check], cpu: bool) -> Generator[CheckResult, None, None]:
     """Yield results until all checks of the group have one, or their process is lost."""
     with tempfile.TemporaryDirectory() as folder:
         results, log = Path(folder) / "results.jsonl", Path(folder) / "log"
@@ -91,6 +93,11 @@ def _next_line(lines: TextIO, process: subprocess.Popen[bytes], until: float) ->
 
 def _lost(check: Check, process: subprocess.Popen[bytes], seconds: float, log: str) -> CheckResult:
     code = process.poll()
-    how = "hangs" if code is None else f"ended its process with exit code {code}"
-    tail = " ".join(log.split()[-60:])
+    if code is None:
+        how = f"hangs: no result after {seconds:.0f} s"
+    elif code < 0:
+        how = f"its process was ended by {signal.Signals(-code).name}"
+    else:
+        how = f"ended its process with exit code {code}"
+    tail = " ".join(log.split()[-60:]) or "it printed nothing"
     return CheckResult(check.group, check.name, "failed", f"{how}: {tail}", round(seconds, 2))
