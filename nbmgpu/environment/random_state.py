@@ -51,6 +51,11 @@ def torch_states() -> tuple[Any, Any]:
     return torch.get_rng_state(), gpu_generator.get_state()
 
 
+def is_torch_at(states: tuple[Any, Any]) -> bool:
+    """Return whether torch's generators have the ``states`` of ``torch_states()``."""
+    return _same(states, torch_states())
+
+
 def restore_torch(states: tuple[Any, Any]) -> None:
     """Set torch's generators to ``torch_states()``."""
     restore(RandomState(None, None, *states))

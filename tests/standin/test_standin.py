@@ -149,6 +149,25 @@ def test_the_check_runs_on_other_accelerators_than_cuda(environment, tmp_path) -
     assert "4 standin devices, one per rank" in result.stdout
 
 
+ON_THE_CPU = """
+import nbmgpu, torch
+from torch import nn
+X, Y = torch.randn(16, 8), torch.randint(0, 4, (16,))
+model = nn.Linear(8, 4)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=8)
+cell = "for x, y in loader:\\n    opt.zero_grad()\\n"
+cell += "    nn.functional.cross_entropy(model(x), y).backward()\\n    opt.step()"
+names = {"nn": nn, "model": model, "opt": opt, "loader": loader}
+nbmgpu.run(cell, names, gpus=2, exact="always")
+"""
+
+
+def test_a_cell_may_leave_the_device_unused(environment) -> None:
+    result = run(environment, "-c", ON_THE_CPU)
+    assert "all 2 optimizer steps compared" in result.stdout, result.stdout + result.stderr
+
+
 LIKE_A_GPU = """
 import os, sys
 import nbmgpu, torch

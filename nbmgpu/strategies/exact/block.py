@@ -111,7 +111,7 @@ class BatchBlock:
         arguments = leaves, spec
         before = None if plan.draws else random_state.torch_states()
         parts, output_spec = call_on_samples(subject, region, arguments, splitting.arguments)
-        if before is not None and not all(map(torch.equal, before, random_state.torch_states())):
+        if before is not None and not random_state.is_torch_at(before):
             raise NotSplittableError("it draws random numbers, unlike in its trial")
         if len(parts) != len(splitting.outputs):
             raise NotSplittableError("its output has another structure than in its trial")
