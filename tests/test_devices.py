@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import nbmgpu.devices.probe
+from nbmgpu.advisor.advisor import catalogue
 from nbmgpu.advisor.available_memory import probe_memory
+from nbmgpu.advisor.request import AdviceRequest
 from nbmgpu.devices.nvidia import MIB, Gpu, visible_gpus
 from nbmgpu.devices.placement import Placement, place_ranks
 from nbmgpu.devices.probe import Machine, probe, torch_build
@@ -509,5 +511,24 @@ def test_info_lists_missing_packages_with_the_pip_command(monkeypatch):
 def test_ranks_are_placed_on_the_devices_of_another_accelerator() -> None:
     machine = Machine(cores=8, memory=1 << 34, gpus=FOUR[:2], cuda=True, kind="xpu")
     assert place_ranks(RunOptions(), machine).devices == ("xpu:0", "xpu:1")
-    with pytest.raises(OptionError, match="--strategy dp runs on CUDA's GPUs only"):
-        place_ranks(RunOptions(strategy="dp"), machine)
+    for strategy in "dp", "deepspeed_stage_2":
+        message = refusal(f"--strategy {strategy}", machine)
+        assert f"--strategy {strategy} runs on CUDA's GPUs and on the CPU, and these" in message
+    message = refusal("-g 1,1", machine)
+    assert message.startswith("Ranks cannot share a device of xpu: gloo")
+    assert message.endswith("Try: %%mgpu --strategy ddp --gpus 1,")
+    one = dataclasses.replace(machine, gpus=FOUR[:1])
+    assert "--gpus 0,0" not in refusal("-g 2", one)
+
+
+def test_info_and_advice_are_about_the_devices_that_there_are() -> None:
+    gpus = (Gpu(0, "standin"), Gpu(1, "standin"))
+    machine = Machine(cores=8, memory=1 << 34, gpus=gpus, cuda=True, kind="standin")
+    text = info_text(machine)
+    assert "standin:1  standin, memory unknown\n" in text
+    assert "pip install --force-reinstall torch" not in text
+    rows = {row.name: row for row in catalogue(AdviceRequest(), machine).rows}
+    assert rows["ddp"].line
+    for name in "dp", "mp", "deepspeed_stage_3":
+        assert (rows[name].line, rows[name].fits) == ("", "no")
+        assert "these devices are standin" in rows[name].problem

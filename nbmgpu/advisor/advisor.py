@@ -89,7 +89,7 @@ def catalogue(request: AdviceRequest, machine: Machine | None = None) -> Advice:
     base = request.base or RunOptions()
     for kind in row_kinds(available.ranks, False, base, nodes=available.nodes):
         profile = profile_of(kind.strategy)
-        line, problem = magic_line(kind, request, available.ranks)
+        line, problem = magic_line(kind, request, available, available.ranks)
         fits: Fit = "unknown" if line else "no"
         estimate = Estimate(
             kind.name, profile.summary, (), 0, 0, fits, problem, speed, profile.costs, "", line
@@ -103,7 +103,7 @@ def catalogue(request: AdviceRequest, machine: Machine | None = None) -> Advice:
         rows=tuple(rows),
         recommended="ddp",
         reason="No model is known yet: start with ddp, the simplest strategy.",
-        line=magic_line(RowKind("ddp", "ddp"), request, available.ranks)[0],
+        line=magic_line(RowKind("ddp", "ddp"), request, available, available.ranks)[0],
         largest_batch=None,
         notes=available.notes,
     )

@@ -32,6 +32,7 @@ class AvailableMemory:
         host: bytes free on the host, for offloaded states; None if unknown.
         notes: what reduces the free memory.
         nodes: number of machines that the ranks are on.
+        kind: the type of the GPUs in torch.
     """
 
     ranks: int
@@ -41,6 +42,7 @@ class AvailableMemory:
     host: int | None = None
     notes: tuple[str, ...] = ()
     nodes: int = 1
+    kind: str = "cuda"
 
     @property
     def ranks_per_node(self) -> int:
@@ -73,13 +75,13 @@ def probe_memory(options: RunOptions, machine: Machine | None = None) -> Availab
     shares = [indices.count(index) for index in indices]  # ranks on the same GPU
     known = [size // share for size, share in zip(sizes, shares, strict=True) if size is not None]
     least = min(known) if len(known) == len(sizes) else None
-    name = machine.gpus[indices[0]].name
+    name = next(gpu.name for gpu in machine.gpus if gpu.index == indices[0])
     count = len(set(indices))
     description = f"{format_count(count, 'GPU')} ({name})"
     if count < len(indices):
         description = f"{len(indices)} ranks on {description}"
     notes = tuple(_kernel_memory_notes(indices))
-    return AvailableMemory(len(indices), True, least, description, host, notes)
+    return AvailableMemory(len(indices), True, least, description, host, notes, kind=machine.kind)
 
 
 def memory_of_nodes(
@@ -109,7 +111,7 @@ def memory_of_nodes(
         told = assume_memory(ranks, memory)
         where = f"{where}, {format_bytes(told.free or 0)} per GPU"
         return AvailableMemory(nodes * ranks, True, told.free, where, nodes=nodes)
-    sizes = [_free(machine, index) for index in range(len(machine.gpus))] if machine.cuda else []
+    sizes = [_free(machine, gpu.index) for gpu in machine.gpus] if machine.cuda else []
     known = [size for size in sizes if size is not None]
     note = ALIKE.format("GPUs") if known else UNKNOWN
     least = min(known, default=None)
@@ -146,8 +148,9 @@ def assume_memory(gpus: int, memory: float | str) -> AvailableMemory:
 
 
 def _free(machine: Machine, index: int) -> int | None:
-    if machine.gpus[index].memory_total:
-        return machine.gpus[index].memory_free
+    found = next(gpu for gpu in machine.gpus if gpu.index == index)
+    if found.memory_total:
+        return found.memory_free
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return int(torch.cuda.mem_get_info(index)[0])

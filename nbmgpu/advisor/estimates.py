@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from nbmgpu.devices.requirements import missing_requirement
+from nbmgpu.devices.requirements import missing_requirement, refused_device
 from nbmgpu.errors import OptionError
 from nbmgpu.formatting import format_bytes
 from nbmgpu.strategies import profile_of
@@ -20,16 +20,21 @@ from .row_kinds import RowKind
 from .training_setup import TrainingSetup
 
 
-def magic_line(kind: RowKind, request: AdviceRequest, ranks: int) -> tuple[str, str]:
+def magic_line(
+    kind: RowKind, request: AdviceRequest, available: AvailableMemory, ranks: int
+) -> tuple[str, str]:
     """Return the ``%%mgpu`` line for a row, and why there is none; one of them is empty.
 
     Args:
         kind: the row.
         request: the options of the line.
+        available: the devices.
         ranks: number of ranks, where the request has none.
     """
     if requirement := missing_requirement(profile_of(kind.strategy)):
         return "", f"needs {requirement.needed}: %pip install {requirement.install}"
+    if available.on_gpu and (why := refused_device(profile_of(kind.strategy), available.kind)):
+        return "", why
     if request.is_elsewhere and profile_of(kind.strategy).in_one_process:
         return "", "is one process on one machine"
     told = None if request.is_elsewhere else request.gpus  # indices are those of this machine
@@ -63,7 +68,7 @@ def estimate_rows(
     """
     rows = []
     for kind, setup in setups.items():
-        line, problem = magic_line(kind, request, setup.ranks)
+        line, problem = magic_line(kind, request, available, setup.ranks)
         if reason := unsupported.get(kind.name) or unsupported.get(kind.strategy):
             line, problem = "", reason
         row = _estimate(kind.name, kind.strategy, line, problem, setup, available)

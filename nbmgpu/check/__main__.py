@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from nbmgpu.devices.probe import probe
+from nbmgpu.formatting import format_count
 
 from .check import Check
 from .groups import all_checks
@@ -59,7 +60,7 @@ def main() -> int:
             f"the report cannot be written to {options.json}: {error.strerror}. Choose a file in a "
             f"folder that exists, such as --json {Path.home() / REPORT}"
         )
-    print(f"{len(chosen)} checks. {setting.proves}\n", flush=True)
+    print(f"{format_count(len(chosen), 'check')}. {setting.proves}\n", flush=True)
     status = _run(chosen, report, options.json, cpu=options.cpu)
     with contextlib.suppress(OSError):  # the terminal may be gone
         print(f"\n{report.table()}\n\nThe report is in {options.json.resolve()}", flush=True)

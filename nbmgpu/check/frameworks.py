@@ -5,9 +5,6 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 
-from nbmgpu.devices.requirements import missing_requirement
-from nbmgpu.strategies import profile_of
-
 from .cells import MLP
 from .check import Check, CheckSkipped, Finding
 from .comparison import Cell, compare
@@ -97,8 +94,7 @@ def _check(strategy: str, framework_cell: FrameworkCell) -> Check:
         package, cell = framework_cell.package, framework_cell.cell
         if importlib.util.find_spec(package) is None:
             raise CheckSkipped(f"needs {package}, which is not installed")
-        if (missing := missing_requirement(profile_of(strategy))) is not None:
-            raise CheckSkipped(f"needs {missing.needed}")
+        setting.require_strategy(strategy)
         return compare(cell, setting, strategy=strategy)
 
     quick = strategy in ("ddp", "fsdp")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nbmgpu.devices.requirements import missing_requirement
 from nbmgpu.strategies import profile_of, strategy_names
 
 from .cells import BF16, CELLS, FP16, WHOLE_BATCH
@@ -50,12 +49,8 @@ def _ranks(strategy: str, setting: Setting) -> int:
     Raises:
         CheckSkipped: it cannot run here.
     """
-    profile = profile_of(strategy)
-    if (missing := missing_requirement(profile)) is not None:
-        raise CheckSkipped(f"needs {missing.needed}")
-    if profile.in_one_process:
-        if setting.gpus:
-            setting.require_cuda()
+    setting.require_strategy(strategy)
+    if profile_of(strategy).in_one_process:
         return max(1, setting.gpus)
     ranks = FOUR_RANKS.get(strategy, 2)
     if ranks > setting.most_ranks:

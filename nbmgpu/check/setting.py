@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbmgpu.devices.probe import Machine
+from nbmgpu.devices.requirements import missing_requirement, refused_device
 from nbmgpu.environment.accelerator import CUDA
+from nbmgpu.strategies import profile_of
 
 from .check import CheckSkipped
 
@@ -61,6 +63,14 @@ class Setting:
     def most_ranks(self) -> int:
         """The most ranks of a check."""
         return self.gpus if self.gpus > 1 else CPU_RANKS
+
+    def require_strategy(self, name: str) -> None:
+        """Raise ``CheckSkipped`` if a strategy cannot run here."""
+        profile = profile_of(name)
+        if (missing := missing_requirement(profile)) is not None:
+            raise CheckSkipped(f"needs {missing.needed}")
+        if why := refused_device(profile, self.device):
+            raise CheckSkipped(why)
 
     def options(self, ranks: int) -> dict[str, Any]:
         """Return the options of ``nbmgpu.run`` for this number of ranks.

@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nbmgpu.devices.requirements import missing_requirement
 from nbmgpu.formatting import format_bytes
-from nbmgpu.strategies import profile_of
 
 from .check import Check, CheckSkipped, Finding
 from .comparison import run_on_ranks
@@ -63,8 +61,7 @@ def _one_rank(setting: Setting) -> Finding:
 
 
 def _beside(strategy: str, setting: Setting) -> Finding:
-    if (missing := missing_requirement(profile_of(strategy))) is not None:
-        raise CheckSkipped(f"needs {missing.needed}")
+    setting.require_strategy(strategy)
     if strategy.startswith("deepspeed") and not setting.gpus:
         raise CheckSkipped("needs a GPU: on the CPU, DeepSpeed by hand compiles for a minute first")
     ranks = _all_ranks(setting)

@@ -18,6 +18,7 @@ from nbmgpu.strategies import profile_of
 from nbmgpu.strategies.mesh_sizes import mesh_ranks
 
 from .probe import Machine
+from .requirements import refused_device
 
 DEFAULT_CPU_RANKS = 2
 """CPU ranks if no number is given: the fewest that make a distributed run."""
@@ -74,11 +75,17 @@ def place_ranks(options: RunOptions, machine: Machine) -> Placement:
     if machine.cuda and not options.cpu:
         devices = _choose_gpus(options, machine)
         notice = _shared_gpu_notice(devices)
+        if why := refused_device(profile_of(options.strategy), machine.kind):
+            what = f"--strategy {options.strategy} {why}"
+            nearest = dataclasses.replace(options, strategy="ddp")
+            raise OptionError(format_message(what, instead=nearest.command))
+        if notice and machine.kind != "cuda":
+            what = f"Ranks cannot share a device of {machine.kind}: gloo, by which they would"
+            _refuse_shared(options, devices, f"{what} communicate, knows none of its tensors")
         if one_process:
-            if machine.kind != "cuda":
-                _refuse_one_process(options, machine.kind)
             if notice:
-                _refuse_shared_gpus(options, devices)
+                what = f"--strategy {options.strategy} runs in one process"
+                _refuse_shared(options, devices, f"{what}, which cannot list a GPU twice")
             indices = ",".join(device.removeprefix("cuda:") for device in devices)
             devices = (f"cuda:{indices}",)
         if machine.lost:
@@ -124,7 +131,8 @@ def _choose_gpus(options: RunOptions, machine: Machine) -> tuple[str, ...]:
         what += f", and {' and '.join(besides)}"
     on_cpu = f"With --cpu, {format_count(ranks, 'CPU rank')} would run instead"
     allowed = on_cpu if ranks <= RANKS_PER_CORE * machine.cores else ""
-    if len(available) == 1 and ranks == 2 and not profile_of(options.strategy).in_one_process:
+    can_share = machine.kind == "cuda" and not profile_of(options.strategy).in_one_process
+    if len(available) == 1 and ranks == 2 and can_share:
         allowed += "; with --gpus 0,0, two ranks share the GPU: slower, with the same numbers"
     raise OptionError(
         format_message(what, allowed, dataclasses.replace(options, gpus=nearest).command)
@@ -142,18 +150,9 @@ def _shared_gpu_notice(devices: Sequence[str]) -> str:
     )
 
 
-def _refuse_one_process(options: RunOptions, kind: str) -> NoReturn:
-    """Raise for a strategy that copies between the devices of one process, which CUDA alone has."""
-    what = f"--strategy {options.strategy} runs on CUDA's GPUs only, and these devices are {kind}"
-    raise OptionError(
-        format_message(what, instead=dataclasses.replace(options, strategy="ddp").command)
-    )
-
-
-def _refuse_shared_gpus(options: RunOptions, devices: Sequence[str]) -> NoReturn:
-    """Raise for a strategy whose only process would see the same GPU twice, which CUDA forbids."""
-    what = f"--strategy {options.strategy} runs in one process, which cannot list a GPU twice"
-    indices = tuple(dict.fromkeys(int(device.removeprefix("cuda:")) for device in devices))
+def _refuse_shared(options: RunOptions, devices: Sequence[str], what: str) -> NoReturn:
+    """Raise for ranks, or one process, that cannot have the same device twice."""
+    indices = tuple(dict.fromkeys(int(device.partition(":")[2]) for device in devices))
     nearest = dataclasses.replace(options, gpus=indices)
     raise OptionError(format_message(what, instead=nearest.command))
 

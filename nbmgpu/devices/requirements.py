@@ -36,3 +36,10 @@ def missing_requirement(profile: Profile) -> MissingRequirement | None:
         needed = f"torch {wanted} or newer, and this is {build.version}"
         return MissingRequirement(needed, f"'torch>={wanted}'")
     return None
+
+
+def refused_device(profile: Profile, kind: str) -> str:
+    """Return why a strategy does not run on devices of this type, as a clause; empty if it does."""
+    if kind in ("cpu", "cuda") or not profile.requirements.cuda:
+        return ""
+    return f"runs on CUDA's GPUs and on the CPU, and these devices are {kind}"

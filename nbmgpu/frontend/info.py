@@ -69,8 +69,10 @@ def device_lines(machine: Machine) -> list[str]:
     """Return a line for each device, and the default placement of ranks."""
     rows = [
         (
-            f"cuda:{gpu.index}",
-            f"{gpu.name}, {_gib(gpu.memory_free)} free of {_gib(gpu.memory_total)}",
+            f"{machine.kind}:{gpu.index}",
+            f"{gpu.name}, {_gib(gpu.memory_free)} free of {_gib(gpu.memory_total)}"
+            if gpu.memory_total
+            else f"{gpu.name}, memory unknown",
         )
         for gpu in machine.gpus
     ]
@@ -132,7 +134,7 @@ def missing_lines(machine: Machine) -> list[str]:
     needed = [name for name in REQUIRED if not installed(name)]
     rows = [(name, "needed by nbmgpu", f"pip install {name}") for name in needed]
     build = torch_build()
-    if machine.gpus and build and not build.cuda:
+    if machine.gpus and machine.kind == "cuda" and build and not build.cuda:
         reinstall = "pip install --force-reinstall torch"
         rows.append(("CUDA", f"torch is a {build.label} build", reinstall))
     rows += [
@@ -152,18 +154,23 @@ def kernel_memory_lines() -> list[str]:
     It is not available to the ranks.
     """
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    if torch is None:
+        return []
+    from nbmgpu.environment.accelerator import initialized_module
+
+    kind, module = initialized_module()
+    if not hasattr(module, "memory_reserved"):  # also without a module
         return []
     rows = []
-    for index in range(torch.cuda.device_count()):
-        if reserved := torch.cuda.memory_reserved(index):
-            used = torch.cuda.memory_allocated(index)
+    for index in range(module.device_count()):
+        if reserved := module.memory_reserved(index):
+            used = module.memory_allocated(index)
             rows.append(
-                (f"cuda:{index}", f"{_gib(reserved)} reserved, {_gib(used)} used by tensors")
+                (f"{kind}:{index}", f"{_gib(reserved)} reserved, {_gib(used)} used by tensors")
             )
     if rows:
         rows.append(
-            ("", "to free it for the ranks, del the tensors and call torch.cuda.empty_cache()")
+            ("", f"to free it for the ranks, del the tensors and call torch.{kind}.empty_cache()")
         )
     return _table(rows)
 

@@ -50,7 +50,7 @@ def deepspeed(stage: int, offload: bool = False) -> Profile:
                 "exact": "fsdp",
             },
         ),
-        requirements=Requirements(packages=("deepspeed",)),
+        requirements=Requirements(packages=("deepspeed",), cuda=True),
         check=partial(_check, stage, offload),
         modules=("deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer"),  # the latter: inductor
         needs="the package deepspeed; float32 parameters; an optimizer that updates each element "

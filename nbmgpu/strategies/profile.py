@@ -11,15 +11,17 @@ from .strategy_options import StrategyOptions
 
 @dataclass(frozen=True)
 class Requirements:
-    """What must be installed to use a strategy.
+    """What a strategy needs.
 
     Attributes:
         packages: names of packages, besides torch.
         torch: the oldest release of torch; (0, 0) for any.
+        cuda: whether it runs on no other accelerator than CUDA; all run on the CPU.
     """
 
     packages: tuple[str, ...] = ()
     torch: tuple[int, int] = (0, 0)
+    cuda: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Profile:
         summary: one line for users.
         aliases: other names for it, from Lightning, accelerate, DeepSpeed and torch.
         options: the options that it supports.
-        requirements: what must be installed.
+        requirements: what must be installed, and the accelerator.
         modules: modules that take long to import, which the launcher imports before ranks start.
         check: raises ``OptionError`` for values of options that ``options`` cannot express, in the
             kernel, before anything starts; it must not import torch.

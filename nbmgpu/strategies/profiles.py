@@ -68,6 +68,7 @@ DP = Profile(
     ),
     shards_data=False,
     in_one_process=True,
+    requirements=Requirements(cuda=True),  # it copies between the devices of a process
     needs="several GPUs in one machine; for teaching",
     saves="nothing; the first GPU holds more than the others",
     costs="a copy of the model to every GPU at each step, in one process: slower than ddp",
@@ -94,6 +95,7 @@ MP = Profile(
     ),
     shards_data=False,
     in_one_process=True,
+    requirements=Requirements(cuda=True),  # it copies between the devices of a process
     needs="several GPUs in one machine; a model whose layers together fit them",
     saves="parameters, gradients, states and activations: about 1/N of all four per GPU",
     costs="one GPU computes at a time, the others wait; activations between them",

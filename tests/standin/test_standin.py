@@ -125,12 +125,12 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=16)
 cell = "for x, y in loader:\\n    opt.zero_grad()\\n"
 cell += "    nn.functional.cross_entropy(model(x), y).backward()\\n    opt.step()"
-nbmgpu.run(cell, {"nn": nn, "model": model, "opt": opt, "loader": loader}, gpus=2)
+run = nbmgpu.run(cell, {"nn": nn, "model": model, "opt": opt, "loader": loader}, gpus=2, OPTIONS)
 """
 
 
 def test_ranks_are_compared_with_one_device(environment) -> None:
-    result = run(environment, "-c", COMPARED)
+    result = run(environment, "-c", COMPARED.replace(", OPTIONS", ""))
     assert "all 4 optimizer steps compared" in result.stdout, result.stdout + result.stderr
 
 
@@ -147,6 +147,11 @@ def test_the_check_runs_on_other_accelerators_than_cuda(environment, tmp_path) -
     assert "one standin device alone raises NotImplementedError" in skipped["ddp, an LSTM"]
     assert found["a sum over all ranks"]["text"] == "4 ranks, cpu:gloo,standin:standin_gloo"
     assert "4 standin devices, one per rank" in result.stdout
+
+
+def test_a_profile_says_what_the_profiler_does_not_record(environment) -> None:
+    result = run(environment, "-c", COMPARED.replace("OPTIONS", "profile='2-3'"))
+    assert "torch's profiler records nothing of standin devices" in result.stdout, result.stderr
 
 
 ON_THE_CPU = """

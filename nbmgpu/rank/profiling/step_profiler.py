@@ -42,6 +42,10 @@ OF_CELL = (
     "--profile: the cell has a profiler of its own, and only one can run at a time. The cell's has "
     "precedence, so that nbmgpu writes no traces."
 )
+NOT_RECORDED = (
+    "--profile: torch's profiler records nothing of {kind} devices. The columns compute and hidden "
+    "are empty for that reason, and the column host has what the devices do."
+)
 FAILED = "--profile has written no trace of rank {rank}: {error}"
 
 GZIP_LEVEL = 6
@@ -164,9 +168,12 @@ class StepProfiler:
     def _write(self, stopped: Any) -> None:
         """Write the trace, and emit the parts of a step."""
         first, last = self._steps.first, min(self._counter.taken, self._steps.last)
-        on_accelerator = is_accelerator(self._session.strategy.device)
+        device = self._session.strategy.device
         spans = traced_spans(stopped.profiler.kineto_results.events())
-        parts = step_parts(spans, last - first + 1, on_accelerator)
+        if is_accelerator(device) and not any(span.on_device for span in spans):
+            text = NOT_RECORDED.format(kind=device.partition(":")[0])
+            self._session.recorder.notice("device-not-profiled", text)
+        parts = step_parts(spans, last - first + 1, is_accelerator(device))
         if parts is None:
             raise RuntimeError("torch's profiler has recorded no step")
         path = trace_path(self._folder, self._rank)
