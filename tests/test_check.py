@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 from runs_folder import runs_folder  # noqa: F401
@@ -24,6 +25,7 @@ from nbmgpu.check.report import Report, summary_line
 from nbmgpu.check.runner import _lost, run_all
 from nbmgpu.check.session import end_session
 from nbmgpu.check.setting import Setting
+from nbmgpu.check.step_ratio import in_turns
 from nbmgpu.check.timed_loops import by_hand, ours
 from nbmgpu.devices.nvidia import Gpu
 from nbmgpu.devices.probe import Machine, probe
@@ -114,7 +116,49 @@ def test_the_report_counts_and_lists_failures() -> None:
     assert json.loads(report.to_json())["results"][1]["values"] == {"a": 1}
 
 
+def steps(*milliseconds: float) -> Callable[[], dict[str, float]]:
+    """Return what measures these steps, one after the other."""
+    times = iter(milliseconds)
+    return lambda: {"step": next(times) / 1e3, "cpu": 0.001, "peak": 0.0}
+
+
+def test_ratios_are_those_of_rounds_and_a_disturbed_one_does_not_count() -> None:
+    order: list[str] = []
+    measures = {"ours": steps(10.1, 20.2, 90, 10.1, 10.1), "other": steps(10, 20, 10, 10, 10)}
+
+    def measure(name: str) -> dict[str, float]:
+        order.append(name)
+        return measures[name]()
+
+    found = in_turns(lambda: measure("ours"), lambda: measure("other"))
+    assert order[:4] == ["ours", "other", "other", "ours"]
+    assert found.median == pytest.approx(1.01)
+    assert found.finding("by hand", Setting(2), 2).warning == ""
+
+
+@pytest.mark.parametrize(
+    ("setting", "ranks", "warning"),
+    [
+        (Setting(2), 2, "above the limit of 1.02"),
+        (Setting(1), 1, "above the limit of 1.02"),
+        (Setting(1), 2, ""),
+        (CPU, 1, ""),
+    ],
+)
+def test_a_slow_step_is_a_warning_on_gpus(setting: Setting, ranks: int, warning: str) -> None:
+    found = in_turns(steps(11, 11, 11), steps(10, 10, 10), 3).finding("by hand", setting, ranks)
+    assert found.warning == warning
+    assert ("the limit of 1.02 is for a GPU per rank" in found.text) == (not warning)
+    result = Check("speed", "a step", lambda setting: found).run(setting)
+    report = Report.of(setting, probe())
+    report.results.append(CheckResult.from_json(result.to_json()))
+    assert report.count("failed") == 0
+    assert ("above the limit of 1.02: 1.100 x by hand: 11.00 ms" in report.table()) == bool(warning)
+    assert json.loads(report.to_json())["results"][0]["warning"] == warning
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.matrix("nbmgpu/check")
 def test_steps_beside_ddp_by_hand_are_profiled_and_scale() -> None:
     assert ours(CPU, 2, profile=speed.STEPS)["communication"] > 0

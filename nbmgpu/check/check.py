@@ -32,10 +32,12 @@ class Finding:
     Attributes:
         text: one line for people.
         values: numbers and texts by name, for the report.
+        warning: what is not as it should be, though the check has passed; may be empty.
     """
 
     text: str = ""
     values: dict[str, float | str] = field(default_factory=dict)
+    warning: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class CheckResult:
         text: what was found, or why it failed, was refused or skipped.
         seconds: that it took.
         values: what was measured, by name.
+        warning: what is not as it should be, though the check has passed; may be empty.
     """
 
     group: str
@@ -57,6 +60,7 @@ class CheckResult:
     text: str
     seconds: float
     values: dict[str, float | str] = field(default_factory=dict)
+    warning: str = ""
 
     def to_json(self) -> str:
         """Return one line of JSON."""
@@ -93,9 +97,11 @@ class Check:
         begun = time.monotonic()
         values: dict[str, float | str] = {}
         status: Status
+        warning = ""
         try:
             finding = self.function(setting)
             status, text, values = "passed", finding.text, finding.values
+            warning = finding.warning
         except CheckSkipped as reason:
             status, text = "skipped", str(reason)
         except StrategyError as error:
@@ -104,4 +110,4 @@ class Check:
             own = isinstance(error, NbmgpuError | AssertionError)
             status, text = "failed", f"{'' if own else f'{type(error).__name__}: '}{error}"
         seconds = round(time.monotonic() - begun, 2)
-        return CheckResult(self.group, self.name, status, text[:MESSAGE], seconds, values)
+        return CheckResult(self.group, self.name, status, text[:MESSAGE], seconds, values, warning)

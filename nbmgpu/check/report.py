@@ -59,7 +59,7 @@ class Report:
         return sum(result.status == status for result in self.results)
 
     def table(self) -> str:
-        """Return a line per group, and every check that did not pass."""
+        """Return a line per group, and every check that failed or has a warning."""
         groups = dict.fromkeys(result.group for result in self.results)
         lines = [f"{'':12}{'passed':>8}{'failed':>8}{'refused':>9}{'skipped':>9}{'seconds':>9}"]
         for group in groups:
@@ -70,8 +70,8 @@ class Report:
                 f"{group:12}{counts['passed']:8}{counts['failed']:8}{counts['refused']:9}"
                 f"{counts['skipped']:9}{seconds:9.0f}"
             )
-        failed = [result for result in self.results if result.status == "failed"]
-        lines += ["", *(summary_line(result) for result in failed)]
+        named = [each for each in self.results if each.status == "failed" or each.warning]
+        lines += ["", *map(summary_line, named)]
         return "\n".join([*lines, "", self.proves])
 
     def to_json(self) -> str:
@@ -84,7 +84,7 @@ class Report:
 def summary_line(result: CheckResult) -> str:
     """Return one line for a result, cut to the width of a terminal."""
     line = f"{result.status:8} {result.group}: {result.name}"
-    text = " ".join(result.text.split())
+    text = " ".join(f"{result.warning and f'{result.warning}: '}{result.text}".split())
     return f"{line}\n         {text}"[: len(line) + WIDTH] if text else line
 
 

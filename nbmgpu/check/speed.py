@@ -1,4 +1,4 @@
-"""Measures time and memory beside the same loop written by hand; asserts nothing about speed."""
+"""Measures time and memory beside the same loop by hand; warns of steps that take longer."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nbmgpu.formatting import format_bytes
-
 from .check import Check, CheckSkipped, Finding
 from .comparison import run_on_ranks
 from .setting import Setting
+from .step_ratio import in_turns
 from .timed_loops import MODEL, OURS, PROFILED, by_hand, ours, plain, sizes
+
+SCALING_ROUNDS = 3
+"""Measurements with each number of ranks."""
 
 STEPS = f"{PROFILED[0]}-{PROFILED[-1]}"
 """The profiled steps, as ``--profile`` takes them."""
@@ -56,8 +58,8 @@ def _launch(setting: Setting) -> Finding:
 
 
 def _one_rank(setting: Setting) -> Finding:
-    own = _quicker(lambda: ours(setting, 1))
-    return _ratio(own, _quicker(lambda: plain(setting)), "the plain loop")
+    found = in_turns(lambda: ours(setting, 1), lambda: plain(setting))
+    return found.finding("the plain loop", setting, 1)
 
 
 def _beside(strategy: str, setting: Setting) -> Finding:
@@ -65,18 +67,15 @@ def _beside(strategy: str, setting: Setting) -> Finding:
     if strategy.startswith("deepspeed") and not setting.gpus:
         raise CheckSkipped("needs a GPU: on the CPU, DeepSpeed by hand compiles for a minute first")
     ranks = _all_ranks(setting)
-    other = _quicker(lambda: by_hand(setting, ranks, strategy))
-    own = _quicker(lambda: ours(setting, ranks, strategy))
-    return _ratio(own, other, "by hand", f" on {ranks} ranks")
+    found = in_turns(
+        lambda: ours(setting, ranks, strategy), lambda: by_hand(setting, ranks, strategy)
+    )
+    return found.finding("by hand", setting, ranks)
 
 
 def _all_ranks(setting: Setting) -> int:
     """Return the number of ranks of steps that are timed."""
     return min(2, setting.most_ranks) if setting.shared or not setting.gpus else setting.gpus
-
-
-def _quicker(measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-    return min((measure() for _ in range(2)), key=lambda each: each["step"])
 
 
 def _overlap(setting: Setting) -> Finding:
@@ -99,29 +98,21 @@ def _scaling(setting: Setting) -> Finding:
         raise CheckSkipped("needs 2 GPUs")
     most = setting.gpus or 2
     counts = [ranks for ranks in (1, 2, 4, 8) if ranks <= most]
-    values: dict[str, float | str] = {}
-    parts = []
-    first: dict[str, float] = {}
-    for ranks in counts:
-        for name, measured in ("ours", ours(setting, ranks)), ("other", by_hand(setting, ranks)):
-            first.setdefault(name, measured["step"])
-            values[f"{name}, {ranks}"] = first[name] / measured["step"]
-        own, other = values[f"ours, {ranks}"], values[f"other, {ranks}"]
-        parts.append(f"{ranks}: {own:.2f} x, by hand {other:.2f} x")
+    rounds: list[dict[str, float]] = []
+    for _ in range(SCALING_ROUNDS):
+        steps = {}
+        for ranks in counts:
+            steps[f"ours, {ranks}"] = ours(setting, ranks)["step"]
+            steps[f"other, {ranks}"] = by_hand(setting, ranks)["step"]
+        rounds.append({key: steps[f"{key.split(',')[0]}, 1"] / steps[key] for key in steps})
+    values: dict[str, float | str] = {
+        key: statistics.median(each[key] for each in rounds) for key in rounds[0]
+    }
+    parts = [
+        f"{ranks}: {values[f'ours, {ranks}']:.2f} x, by hand {values[f'other, {ranks}']:.2f} x"
+        for ranks in counts
+    ]
     return Finding("; ".join(parts[1:]), values)
-
-
-def _ratio(ours: dict[str, float], other: dict[str, float], name: str, where: str = "") -> Finding:
-    ratio = ours["step"] / other["step"]
-    extra = (ours["cpu"] - other["cpu"]) * 1e6
-    text = (
-        f"{ours['step'] * 1e3:.2f} ms{where}, {ratio:.3f} x {name} "
-        f"({other['step'] * 1e3:.2f} ms); {extra:+.0f} us of the host"
-    )
-    if other["peak"]:
-        text += f"; {format_bytes(ours['peak'])} at most, {name} {format_bytes(other['peak'])}"
-    values: dict[str, float | str] = {f"ours_{k}": v for k, v in ours.items()}
-    return Finding(text, values | {f"other_{k}": v for k, v in other.items()} | {"ratio": ratio})
 
 
 COUNT = """

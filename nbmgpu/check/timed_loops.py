@@ -46,6 +46,8 @@ STEP = """\
         opt.step()
 """
 LOOP = f"""
+torch.set_num_threads(1)  # a rank has more, if there are cores: both sides have the same
+
 def wait():
     if device.type != "cpu":
         torch.accelerator.synchronize()
