@@ -521,6 +521,16 @@ def test_ranks_are_placed_on_the_devices_of_another_accelerator() -> None:
     assert "--gpus 0,0" not in refusal("-g 2", one)
 
 
+def test_info_says_that_unlike_gpus_may_have_two_orders(monkeypatch) -> None:
+    unlike = dataclasses.replace(SERVER, gpus=(FOUR[0], Gpu(1, "NVIDIA T4")))
+    hint = "CUDA may put the fastest first: %env CUDA_DEVICE_ORDER=PCI_BUS_ID"
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    assert hint in info_text(unlike)
+    assert hint not in info_text(SERVER)
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert hint not in info_text(unlike)
+
+
 def test_info_and_advice_are_about_the_devices_that_there_are() -> None:
     gpus = (Gpu(0, "standin"), Gpu(1, "standin"))
     machine = Machine(cores=8, memory=1 << 34, gpus=gpus, cuda=True, kind="standin")

@@ -53,7 +53,10 @@ def _devices(setting: Setting) -> Finding:
     if setting.on_cuda:
         for index, gpu in enumerate(machine.gpus):
             uuid = str(torch.cuda.get_device_properties(index).uuid)
-            assert uuid in gpu.uuid, f"GPU {index} is {uuid} for torch and {gpu.uuid} for NVML"
+            assert uuid in gpu.uuid, (
+                f"GPU {index} is {uuid} for torch and {gpu.uuid} for the driver. "
+                "CUDA_DEVICE_ORDER=PCI_BUS_ID makes the orders equal"
+            )
     text = f"{what}; torch {build.version}, {build.label}"
     return Finding(text, {"gpus": len(machine.gpus), "memory": memory, "why_not": machine.why_not})
 

@@ -6,6 +6,7 @@ CUDA context.
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Iterable
@@ -32,6 +33,12 @@ REQUIRED = ("torch", "ipykernel", "ipython", "anywidget", "ipywidgets", "numpy",
 
 FRONT_END = Path(__file__).parents[1] / "ui" / "static" / "panel.js"
 """Created by building labextension/.  Wheels have it; a clone that was not built has not."""
+
+ORDER = (
+    "by bus; CUDA may put the fastest first: %env CUDA_DEVICE_ORDER=PCI_BUS_ID, before torch "
+    "uses one"
+)
+"""What to know where GPUs differ."""
 
 OPTIONAL = {
     "jupyterlab": "notebooks in a browser",
@@ -80,6 +87,9 @@ def device_lines(machine: Machine) -> list[str]:
     placement = place_ranks(RunOptions(), machine)
     default = placement.notice or f"one rank on each of {', '.join(placement.devices)}"
     rows += [("unusable", clause) for clause in machine.lost]
+    unlike = len({gpu.name for gpu in machine.gpus}) > 1
+    if unlike and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        rows.append(("order", ORDER))
     if machine.hidden:
         rows.append(("hidden", machine.hidden))
     return _table([*rows, ("default", default)])
