@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,12 +40,12 @@ class ProcessSettings:
         now = ProcessSettings.capture()
         names = {*self.variables, *now.variables}
         changed = {n for n in names if now.variables.get(n) != self.variables.get(n) and n in cell}
-        threads = {"threads": sys.maxsize}  # each process has its own number
-        torch = now.torch | threads
+        torch = {n: value for n, value in now.torch.items() if value != self.torch.get(n)}
+        torch.pop(torch_settings.THREADS, None)  # each process has its own number
         return ProcessSettings(
             now.folder if now.folder != self.folder else "",
             {name: now.variables.get(name) for name in changed},
-            torch if torch != self.torch | threads else {},
+            torch,
             {
                 name: values
                 for name, values in now.libraries.items()

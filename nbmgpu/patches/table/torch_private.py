@@ -126,6 +126,11 @@ ENTRIES = (
         without="fp32_precision settings of the notebook do not reach ranks", since="2.9",
     ),
     *private(
+        TORCH, "torch._C", "_get_nnpack_enabled",
+        "torch has no public getter of this setting of the notebook.",
+        without="torch.backends.nnpack.set_flags of the notebook does not reach ranks",
+    ),
+    *private(
         TORCH, "torch.distributed.optim.ZeroRedundancyOptimizer", "_partition_parameters",
         SENDS_BUCKETS,
     ),
