@@ -73,6 +73,16 @@ KNOWN: dict[str, Hint] = {
         "Two tensors differ in their dtype.",
         "the same dtype for both, or --precision bf16 to let autocast choose",
     ),
+    r"^Unsupported: ": Hint(  # torch's compiler raises it where no graph may end
+        "fullgraph=True allows a single graph, and collectives of the strategy end graphs, as "
+        "those of FSDP2 written by hand do; or the model itself has code that ends one.",
+        "torch.compile without fullgraph=True, or --strategy ddp",
+    ),
+    r"^(InternalTorchDynamoError|TorchRuntimeError): ": Hint(
+        "torch's compiler could not trace the model, or what the strategy does in it.",
+        "torch.compile(model) instead of compiling a function that calls its layers; --strategy "
+        "fsdp or ddp; or no torch.compile",
+    ),
     r"setStorage: .* out of bounds for storage of size 0": Hint(
         "Under fsdp, parameters are resharded after each module, and a second derivative through "
         "several calls of the model needs them again.",

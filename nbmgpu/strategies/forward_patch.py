@@ -27,8 +27,18 @@ class ForwardPatch:
     wrapper runs outside of all that were added before it, by any of them.
     """
 
-    def add(self, module: nn.Module, wrapper: ForwardWrapper) -> None:
-        """Wrap the forward pass of ``module``, outside of its earlier wrappers."""
+    def add(self, module: nn.Module, wrapper: ForwardWrapper, traced: bool = True) -> None:
+        """Wrap the forward pass of ``module``, outside of its earlier wrappers.
+
+        Args:
+            module: the module.
+            wrapper: runs instead of its ``forward``.
+            traced: whether code that the cell compiles by ``torch.compile`` may trace the wrapper;
+                otherwise it and all inside of it run without compilation, as collectives and
+                exchanged parameters need.
+        """
+        if not traced:
+            wrapper = torch.compiler.disable(wrapper)
         cls, wrappers = _chosen.setdefault(module, (type(module), []))
         wrappers.append((self, wrapper))
         if cls not in _patched:

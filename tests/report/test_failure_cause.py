@@ -179,6 +179,8 @@ def test_the_remedy_of_an_error_takes_precedence_over_hints(staged):
             "torch.",
         ),
         ("RuntimeError", "Trying to resize storage that is not resizable", "A tensor of the note"),
+        ("Unsupported", "Skip inlining `torch.compiler.disable()`d function", "fullgraph=True"),
+        ("InternalTorchDynamoError", "UnsafeScriptObjectError: ", "torch's compiler"),
         ("ZeroDivisionError", "division by zero", ""),
     ],
 )

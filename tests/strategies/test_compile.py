@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 
 import pytest
-from idioms.comparison import assert_equal
+from idioms.comparison import assert_equal, run_both
 from idioms.idiom import TRAIN, Idiom, idiom
 from idioms.notebook import notebook
 from idioms.sources import BERT, BLOCKS, CONV, TRAIN_BERT, with_loss
+from torch._dynamo.exc import Unsupported
 
 import nbmgpu
 from nbmgpu.errors import StrategyError
+from nbmgpu.report.error_hints import find_hint
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +41,70 @@ def test_compiled_modules_have_the_numbers_of_others(
 ) -> None:
     result = assert_equal(case, notices="", compile=True, **options)
     assert result.ranks["model"]._compiled_call_impl is None
+
+
+ATTENTION = """
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside, self.outside, self.norm = nn.Linear(8, 24), nn.Linear(8, 8), nn.LayerNorm(8)
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        heads = self.inside(self.norm(x)).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        found = F.scaled_dot_product_attention(*heads)
+        x = x + self.outside(found.transpose(1, 2).flatten(2))
+        return x + self.down(torch.tanh(self.up(x)))
+
+class Sequences(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Attention() for _ in range(4))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = torch.stack([x, x * 2, x.flip(-1), x + 1], 1)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x[:, 0])
+
+model = Sequences()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+OWN_COMPILE = {
+    "wrapper": f"compiled = torch.compile(model, backend='eager')\n"
+    f"{with_loss('F.cross_entropy(compiled(x), y)')}\ndel compiled\n",
+    "in place": f"model.compile(backend='eager')\n{TRAIN}\nmodel._compiled_call_impl = None\n",
+    "blocks": f"for block in model.blocks:\n    block.compile(backend='eager')\n{TRAIN}\n"
+    "for block in model.blocks:\n    block._compiled_call_impl = None\n",
+}
+"""How a cell compiles a model itself; the notebook's is plain again, to be compared."""
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch's compiler, on inputs
+@pytest.mark.parametrize("how", OWN_COMPILE)
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"strategy": "tp"}, id="tp"),
+        pytest.param({"strategy": "pp"}, id="pp"),
+        pytest.param({"strategy": "tp", "sequence_parallel": True}, id="slices", marks=MATRIX),
+        pytest.param({"strategy": "sp"}, id="sp", marks=MATRIX),
+        pytest.param({"strategy": "cp"}, id="cp", marks=MATRIX),
+    ],
+)
+def test_models_that_the_cell_compiles(how: str, options: dict[str, object]) -> None:
+    assert_equal(idiom(how, OWN_COMPILE[how], setup=ATTENTION), **options)
+
+
+@pytest.mark.parametrize("strategy", ["tp", pytest.param("fsdp", marks=MATRIX)])
+def test_a_single_graph_is_impossible_with_collectives(strategy: str) -> None:
+    compiled = "torch.compile(model, backend='eager', fullgraph=True)"
+    with pytest.raises(Unsupported, match="disable|HOP") as caught:
+        run_both(with_loss(f"F.cross_entropy({compiled}(x), y)"), strategy=strategy)
+    hint = find_hint(type(caught.value).__name__, str(caught.value))
+    assert "without fullgraph=True" in hint.remedy
 
 
 LOSS_INSIDE = """

@@ -145,7 +145,7 @@ class PipelineParallel(TensorParallel):
         super()._shard_root(root, fresh)
         for module in root.modules():
             if module not in inside and is_called(module):
-                self._forwards.add(module, with_values)
+                self._forwards.add(module, with_values, traced=False)
 
     def _split_inside(self, root: nn.Module, inside: set[nn.Module]) -> RootPlan:
         """Plan how the ranks of a stage split the modules ``inside`` of its layers."""
@@ -196,7 +196,7 @@ class PipelineParallel(TensorParallel):
             number = len(self._blocks)
             block = PipelineBlock(self.pipeline, stack, index, owned, number)
             self._blocks.append(block)
-            self._forwards.add(block.module, block.forward)
+            self._forwards.add(block.module, block.forward, traced=False)
 
     def _disable_caches(self, root: nn.Module) -> None:
         """Let models of Hugging Face keep no keys and values: each rank would have its own."""

@@ -66,11 +66,11 @@ class ModelLayers:
             ):
                 block = SequenceBlock(module, self._settings, module in found)
                 self._blocks.append(block)
-                self._forwards.add(module, block.forward)
+                self._forwards.add(module, block.forward, traced=False)
             elif module not in inside and type(module).forward is not nn.Module.forward:
-                self._forwards.add(module, with_whole)
+                self._forwards.add(module, with_whole, traced=False)
         self._caching += caching_configs(root)
-        self._forwards.add(root, self._without_cache)
+        self._forwards.add(root, self._without_cache, traced=False)
         self._wrapped.add(root)
 
     def _without_cache(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -54,10 +54,10 @@ class RootPlan:
             names = plan.split_parameters()
             states = {name: state_of(plan.module.get_parameter(name)) for name in names}
             split[plan.module] = ParallelModule(plan, states, self.group, copy_tag)
-            forwards.add(plan.module, split[plan.module].forward)
+            forwards.add(plan.module, split[plan.module].forward, traced=False)
         for block in self.blocks:
             layers = tuple(split[layer] for layer in block.layers)
-            forwards.add(block.module, ParallelBlock(block, layers).forward)
+            forwards.add(block.module, ParallelBlock(block, layers).forward, traced=False)
 
 
 def plan_root(
