@@ -10,10 +10,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbmgpu.system.worker_sockets import socket_folder
+
+from .files.paths import cache_folders, is_within
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CHANGES: dict[str, tuple[tuple[int, int | None], ...]] = {
     "os.link": ((1, 3),),
@@ -78,7 +82,7 @@ def watch_effects(
         also: audit events that count as effects, besides ``EFFECTS``.
     """
     effects = EFFECTS | also
-    folders = run_folder, Path.home() / ".cache", "/dev", "/proc", sys.prefix, socket_folder()
+    folders = run_folder, "/dev", "/proc", sys.prefix, socket_folder()
     temporary = os.path.join(os.path.realpath(tempfile.gettempdir()), "")
     private = (
         *(os.path.join(os.path.realpath(path), "") for path in folders if path),
@@ -90,7 +94,8 @@ def watch_effects(
             path = os.fsdecode(path)
         if not isinstance(path, str | os.PathLike):
             return not isinstance(path, int)  # a file that is open already
-        return not os.path.abspath(path).startswith(private)
+        path = os.path.abspath(path)
+        return not (path.startswith(private) or any(is_within(path, f) for f in cache_folders()))
 
     def audit(event: str, args: tuple[Any, ...]) -> None:
         if event == "open":

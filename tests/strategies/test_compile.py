@@ -101,7 +101,7 @@ def test_models_that_the_cell_compiles(how: str, options: dict[str, object]) -> 
 @pytest.mark.parametrize("strategy", ["tp", pytest.param("fsdp", marks=MATRIX)])
 def test_a_single_graph_is_impossible_with_collectives(strategy: str) -> None:
     compiled = "torch.compile(model, backend='eager', fullgraph=True)"
-    with pytest.raises(Unsupported, match="disable|HOP") as caught:
+    with pytest.raises(Unsupported, match=r"disable|HOP") as caught:
         run_both(with_loss(f"F.cross_entropy({compiled}(x), y)"), strategy=strategy)
     hint = find_hint(type(caught.value).__name__, str(caught.value))
     assert "without fullgraph=True" in hint.remedy

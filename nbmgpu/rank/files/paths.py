@@ -8,14 +8,18 @@ import tempfile
 from pathlib import PurePath
 
 
-def library_folders() -> list[str]:
-    """Return folders in which libraries keep caches, code and temporary files."""
+def cache_folders() -> list[str]:
+    """Return folders of libraries' caches; torch's compiler names its own when it first runs."""
     cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
     variables = ("HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
     chosen = [os.environ[name] for name in variables if name in os.environ]
+    return [cache, os.path.expanduser("~/.triton"), *chosen]
+
+
+def library_folders() -> list[str]:
+    """Return folders in which libraries keep caches, code and temporary files."""
     packages = [*site.getsitepackages(), site.getusersitepackages()]
-    triton = os.path.expanduser("~/.triton")
-    return [tempfile.gettempdir(), cache, triton, *chosen, *packages]
+    return [tempfile.gettempdir(), *cache_folders(), *packages]
 
 
 def is_in(path: str, folders: set[str]) -> bool:
