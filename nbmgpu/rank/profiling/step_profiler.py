@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import gzip
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from nbmgpu.runs.folder import trace_path
 from nbmgpu.runs.profile_event import StepProfile
 
 from .phases import WrappedMethods, name_phases
-from .step_parts import step_parts, traced_spans
+from .step_parts import STEP_NAME, step_parts, traced_spans
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -177,7 +178,7 @@ class StepProfiler:
         if parts is None:
             raise RuntimeError("torch's profiler has recorded no step")
         path = trace_path(self._folder, self._rank)
-        export(stopped, path)
+        export(stopped, path, begun=None if last == self._steps.last else last + 1)
         self._session.recorder.events.emit(
             StepProfile,
             first=first,
@@ -201,8 +202,11 @@ class StepProfiler:
             self._is_own_call = False
 
 
-def export(stopped: Any, path: Path) -> None:
+def export(stopped: Any, path: Path, begun: int | None = None) -> None:
     """Write the trace of a profiler to ``path``, which appears when it is complete.
+
+    A step that has ``begun``, and that the cell has not taken, is no step of the trace; what the
+    cell has done after the last one is in it.
 
     torch would write it to a temporary file first, which counts as an effect of the cell that
     cannot be undone where the cell is to start again; it also compresses as well as gzip can, which
@@ -211,12 +215,24 @@ def export(stopped: Any, path: Path) -> None:
     plain, packed = path.with_name(f".{path.stem}"), path.with_name(f".{path.name}")
     try:
         stopped.export_chrome_trace(str(plain))
+        if begun is not None:
+            plain.write_bytes(without_step(plain.read_bytes(), begun))
         with plain.open("rb") as source, gzip.open(packed, "wb", GZIP_LEVEL) as target:
             shutil.copyfileobj(source, target)
         packed.replace(path)
     finally:
         for beside in (plain, packed):
             beside.unlink(missing_ok=True)
+
+
+def without_step(trace: bytes, number: int) -> bytes:
+    """Return a trace without the spans of a step, one on each time line.
+
+    Each event is an object, which may have another one with its arguments.
+    """
+    name = f"{STEP_NAME}#{number}".encode()
+    span = rb'^  \{\n[^{}]*"name": "' + name + rb'",[^{}]*(?:\{[^{}]*\}[^{}]*)?\},\n'
+    return re.sub(span, b"", trace, flags=re.MULTILINE)
 
 
 def activities(device: str) -> list[ProfilerActivity]:
