@@ -90,3 +90,17 @@ def test_a_cell_that_sets_nothing_changes_nothing() -> None:
     before = ProcessSettings.capture()
     run("model = torch.nn.Linear(2, 2); model(torch.ones(4, 2)).sum().backward()")
     assert ProcessSettings.capture() == before
+
+
+def test_an_interrupt_as_no_grad_ends_leaves_gradients_enabled() -> None:
+    """As where ranks wait in a collective of an optimizer's step while the run is stopped."""
+    cell = """
+import ctypes
+interrupt = ctypes.CDLL(None)["raise"]
+interrupt.errcheck = int  # raises a TypeError, so that the interrupt arrives in __exit__
+with torch.no_grad():
+    interrupt(2)
+"""
+    with pytest.raises(KeyboardInterrupt):
+        run(cell)
+    assert torch.is_grad_enabled()

@@ -125,5 +125,8 @@ def _run_cell(
         failures.report(events, error, "")
         events.emit(Status, state="failed")
         return 1, None
-    finished = finish(rank, rank.shell.run(run.cell))
+    outcome = rank.shell.run(run.cell)
+    if isinstance(outcome.error, KeyboardInterrupt):
+        rank.session.settings.restore_gradients()
+    finished = finish(rank, outcome)
     return finished.code, rank if finished.is_held else None
