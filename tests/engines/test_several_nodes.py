@@ -185,6 +185,7 @@ def test_other_versions_on_a_node_are_named(engine: str, tmp_path: Path) -> None
         )
 
 
+@matrix
 def test_packages_that_the_cell_uses_are_compared(engine: str, tmp_path: Path) -> None:
     names = {"__name__": "__main__", "scaler": StandardScaler()}
     info = tmp_path / "scikit_learn-0.1.dist-info"
@@ -235,6 +236,7 @@ def test_what_nodes_do_not_have_is_said(engine: str, option: str, words: str) ->
         )
 
 
+@matrix
 def test_a_python_without_packages_is_said(engine: str, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"

@@ -49,6 +49,7 @@ def test_a_job_that_is_cancelled_fails_the_run(slurm_cluster: SlurmCluster) -> N
         nbmgpu.attach(run.id)
 
 
+@matrix
 @pytest.mark.parametrize(
     ("options", "reason"), [({"nodes": 3}, "PartitionNodeLimit"), ({"gpus": 20}, "PartitionConfig")]
 )
