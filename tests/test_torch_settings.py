@@ -146,6 +146,15 @@ def test_every_flag_of_torchs_backends_is_known():
     assert flags - set(torch_settings.ATTRIBUTES) <= not_carried
 
 
+def test_a_torch_that_lacks_settings_has_the_others(monkeypatch):
+    later = ("backends.of_a_later_torch.enabled", *torch_settings.ATTRIBUTES)
+    monkeypatch.setattr(torch_settings, "ATTRIBUTES", later)
+    monkeypatch.setattr(torch_settings, "_settings", torch_settings._settings.__wrapped__)
+    settings = torch_settings.capture()
+    assert settings[later[0]] is None
+    assert settings["backends.cudnn.enabled"] is True
+
+
 def test_a_setting_that_is_impossible_in_the_ranks_is_named():
     with pytest.warns(UserWarning, match=r"torch\.backends\.quantized\.engine = 'qnn' is not poss"):
         torch_settings.apply({"backends.quantized.engine": "qnn"})

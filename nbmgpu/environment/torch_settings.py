@@ -178,8 +178,12 @@ def _functions(getter: str, setter: str) -> Setting:
 
 def _attribute(path: str) -> Setting:
     owner, _, name = path.rpartition(".")
-    module = attrgetter(owner)(sys.modules["torch"])
-    return Setting(path, partial(getattr, module, name), partial(setattr, module, name))
+
+    def write(wanted: Any) -> None:
+        setattr(attrgetter(owner)(sys.modules["torch"]), name, wanted)
+
+    # An older torch has not all of the modules: torch.backends.miopen is there since 2.9.
+    return Setting(path, lambda: attrgetter(path)(sys.modules["torch"]), write)
 
 
 def _reduction(dtype: str) -> Setting:
