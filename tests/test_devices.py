@@ -206,6 +206,16 @@ def test_a_mistake_in_the_variable_is_named(probed, shown, words):
     assert notice.endswith(" To use all: %env CUDA_VISIBLE_DEVICES=0,1,2.")
 
 
+def test_a_variable_is_no_mistake_where_there_is_no_gpu(probed):
+    machine = probed(CUDA_VISIBLE_DEVICES="0")
+    assert (machine.why_not, machine.hidden, machine.remedy) == ("No GPU here", "", "")
+
+
+def test_a_gpu_without_a_uuid_is_used(probed):
+    machine = probed("#!/bin/sh\necho '0, Orin (nvgpu), [N/A], [N/A], [N/A], [N/A]'\n")
+    assert machine.gpus == (Gpu(0, "Orin (nvgpu)"),)
+
+
 def test_a_cpu_build_of_torch_uses_no_gpu(probed):
     machine = probed(NVIDIA_SMI, cuda=None)
     assert len(machine.gpus) == 2

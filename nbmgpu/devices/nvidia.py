@@ -27,6 +27,9 @@ HIDING = {"", "-1", "none", "void", "nodevfiles"}
 
 ONE_SLICE = "CUDA shows only one slice of GPUs that are divided (MIG)"
 
+NOT_TOLD = {"[N/A]", "[Not Supported]"}
+"""What ``nvidia-smi`` has where a GPU works and does not tell."""
+
 COLUMNS = "index,name,memory.total,memory.free,uuid,mig.mode.current"
 
 
@@ -142,6 +145,7 @@ def _nvidia_smi_gpu(position: int, row: list[str]) -> Gpu:
     """Return the GPU of a row, in which ``[GPU is lost]`` may stand for any cell."""
     index, (total, free, uuid, mig) = row[0], row[-4:]
     number = int(index) if index.isdigit() else position
+    uuid = "" if uuid in NOT_TOLD else uuid
     if fault := next((cell for cell in (index, uuid) if cell.startswith("[")), ""):
         return Gpu(number, "GPU", fault=fault.strip("[]"))
     name = ", ".join(row[1:-4])
@@ -170,7 +174,7 @@ def visible_gpus(present: Sequence[Gpu], shown: str | None) -> VisibleGpus:
         present: all GPUs of the machine.
         shown: the value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
     """
-    if shown is None:
+    if shown is None or not present:
         return _one_slice(VisibleGpus(tuple(present)))
     chosen: list[Gpu] = []
     wrong = ""
