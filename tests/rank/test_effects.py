@@ -25,6 +25,6 @@ print(*seen, sep="\\n")
 def test_files_in_caches_of_libraries_are_not_the_cells(tmp_path, variable):
     cache, other = tmp_path / "cache", tmp_path / "cache-of-cell"
     command = [sys.executable, "-c", WATCH, variable, str(cache), str(other)]
-    environment = {"TMPDIR": "/dev/shm", "PATH": "/usr/bin"}
+    environment = {"TMPDIR": "/dev/shm", "PATH": "/usr/bin", "HF_HOME": ""}  # as if it were not set
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.split() == [str(other), str(other / "some.lock")]

@@ -10,10 +10,10 @@ from pathlib import PurePath
 
 def cache_folders() -> list[str]:
     """Return folders of libraries' caches; torch's compiler names its own when it first runs."""
-    cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
     variables = ("HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
-    chosen = [os.environ[name] for name in variables if name in os.environ]
-    return [cache, os.path.expanduser("~/.triton"), *chosen]
+    chosen = [os.environ.get(name) for name in ("XDG_CACHE_HOME", *variables)]
+    folders = "~/.cache", "~/.triton", *filter(None, chosen)  # one that is empty would be "/"
+    return [os.path.abspath(os.path.expanduser(folder)) for folder in folders]
 
 
 def library_folders() -> list[str]:
