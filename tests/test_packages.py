@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
+from nbmgpu.environment import packages
 from nbmgpu.environment.packages import differences, imported_in, versions_of
 
 
 def test_imports_are_found_wherever_they_are() -> None:
     code = "import a.b, c as d\ndef f(): from e.f import g\nfrom . import h\nfrom .i import j\n"
     assert imported_in(code) == {"a.b", "c", "e.f"}
+
+
+def test_a_namespace_of_several_distributions_belongs_to_none(monkeypatch) -> None:
+    found = {"google": ["google-auth", "protobuf"], "sklearn": ["scikit-learn", "scikit-learn"]}
+    monkeypatch.setattr(packages, "_search", lambda: found)
+    assert versions_of(["google.protobuf", "sklearn"]) == {"scikit-learn": version("scikit-learn")}
+
+
+def test_a_folder_without_metadata_is_no_package(tmp_path, monkeypatch) -> None:
+    (tmp_path / "left_behind-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert versions_of(["left_behind"]) == {}
 
 
 def test_modules_belong_to_distributions_of_the_same_or_another_name() -> None:

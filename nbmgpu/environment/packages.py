@@ -28,10 +28,11 @@ def versions_of(modules: Iterable[str]) -> dict[str, str]:
     """Return the version of each distribution that one of ``modules`` belongs to, by its name.
 
     Modules of Python itself and those that are not installed, such as files beside the notebook,
-    belong to none.
+    belong to none.  Neither do those in a namespace of several distributions, such as ``google``:
+    nodes need not have all of them.
     """
     tops = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names - {*OWN}
-    names = {name for top in tops for name in _distributions(top)}
+    names = {name for top in tops if (name := _distribution(top))}
     return {name: installed_version(name) for name in sorted(names)}
 
 
@@ -65,16 +66,18 @@ def installed_version(name: str) -> str:
     torch 2.13.0+cpu and 2.13.0+cu130 exchange tensors.
     """
     try:
-        return version(name).partition("+")[0]
-    except (PackageNotFoundError, ValueError):
+        found: str | None = version(name)  # None in a folder that pip has left without metadata
+    except (PackageNotFoundError, KeyError, ValueError):
         return ""
+    return (found or "").partition("+")[0]
 
 
-def _distributions(module: str) -> list[str]:
-    """Return the distributions of a module; most have its name, and the search takes long."""
+def _distribution(module: str) -> str:
+    """Return the distribution of a module; most have its name, and the search takes long."""
     if installed_version(module):
-        return [module]
-    return _search().get(module, [])
+        return module
+    found = set(_search().get(module, ()))
+    return found.pop() if len(found) == 1 else ""
 
 
 @functools.cache

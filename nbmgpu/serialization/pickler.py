@@ -114,7 +114,8 @@ class BundlePickler(cloudpickle.Pickler):  # type: ignore[misc]
             return NotImplemented if unflagged is None else unflagged
         if isinstance(obj, IMPORTED):
             module = obj.__name__ if isinstance(obj, types.ModuleType) else obj.__module__
-            self.modules.add(str(module))
+            if module:  # methods of builtin objects have none
+                self.modules.add(str(module))
         reduced_custom = custom_reduce(obj)
         reduced = super().reducer_override(obj) if reduced_custom is None else reduced_custom
         if isinstance(obj, types.FunctionType) and isinstance(reduced, tuple):
