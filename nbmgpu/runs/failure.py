@@ -123,7 +123,8 @@ def exception_of(run: Run) -> BaseException | None:
 def lost_node(view: RunView) -> str:
     """Return which node was lost, without a full stop, if that is why the run has failed.
 
-    It is not where a rank has raised an exception of its own, and not one about a lost connection.
+    It is not the reason where a rank has raised an exception, unless that is about the connection
+    that was lost with the node.
     """
     failure, lost = view.failure, view.notices.get(NODE_LOST)
     if lost is None or (failure is not None and not re.search(LOST_PEER, failure.message)):

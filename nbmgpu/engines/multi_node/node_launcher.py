@@ -111,7 +111,8 @@ def _problem(run: Run, launch: LaunchFile, node: Node) -> str:
     found = launch.versions.differences(Versions.of_this_process())
     found += packages.differences(run.record.packages)
     if found:
-        wanted = [f"{each.name}=={each.wanted}" for each in found if each.name != "python"]
+        # A clone of nbmgpu that is not installed has no version.
+        wanted = [f"{d.name}=={d.wanted}" for d in found if d.wanted and d.name != "python"]
         command = f" ({sys.executable} -m pip install {' '.join(wanted)})" if wanted else ""
         told = ", ".join(map(str, found))
         return OTHER_VERSIONS.format(node=node.name, differences=told, command=command)

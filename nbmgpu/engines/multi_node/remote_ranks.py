@@ -27,6 +27,10 @@ NODE_LOST = (
     "The node {nodes} is lost with its ranks: it is down or cannot be reached, or all processes of "
     "the run there were killed"
 )
+NODES_LOST = (
+    "The nodes {nodes} are lost with their ranks: they are down or cannot be reached, or all "
+    "processes of the run there were killed"
+)
 ENDED = "The launchers of all nodes have ended before their ranks had. They say: {output}"
 
 
@@ -84,7 +88,8 @@ class RemoteRanks(RankProcesses):
     @property
     def lost(self) -> str:
         """Which nodes have ended without a report about their ranks, as ``NodeProcesses.lost``."""
-        return NODE_LOST.format(nodes=" and ".join(self._lost)) if self._lost else ""
+        text = NODE_LOST if len(self._lost) == 1 else NODES_LOST
+        return text.format(nodes=" and ".join(self._lost)) if self._lost else ""
 
     def problem(self) -> str:
         """Return what nodes have reported, or why they have not started ranks."""

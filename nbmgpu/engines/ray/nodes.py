@@ -169,7 +169,8 @@ class Node:
             variables = {name: variables[name] for name in ("PYTHONHASHSEED", "PYTHONSAFEPATH")}
             restored = json.dumps(dict.fromkeys(variables))
         elif python not in ("", self._record.kernel.python):  # it has libraries of its own
-            variables = variables | {"PYTHONPATH": os.pathsep.join(self._record.kernel.own_path)}
+            paths = filter(None, self._record.kernel.own_path)  # an empty one is any working folder
+            variables = variables | {"PYTHONPATH": os.pathsep.join(paths)}
         if python:
             self._check_python(python, variables)
         if not visible:

@@ -148,7 +148,7 @@ def why_it_ends(job: int) -> str:
         return PREEMPTED
     try:
         left = datetime.fromisoformat(fields["EndTime"]) - datetime.now()
-    except (KeyError, ValueError):  # it has no limit
+    except (KeyError, ValueError, TypeError):  # no limit, or a format of SLURM_TIME_FORMAT
         left = timedelta.max
     is_told = fields.get("JobState") == "RUNNING" and left < WARNED_WITHIN
     if is_told or fields.get("Reason") == "TimeLimit":

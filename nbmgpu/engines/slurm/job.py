@@ -40,7 +40,7 @@ NO_MODULE = (
     "there, or leave modules= out."
 )
 IN_VAIN = 5.0
-"""Seconds for which Slurm must give the same reason: it looks at a new job several times."""
+"""Seconds for which Slurm must give such a reason: it looks at a new job several times."""
 
 NODE = "$SLURMD_NODENAME"
 """What the shell of a batch script knows as its node."""
