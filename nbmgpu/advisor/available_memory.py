@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from nbmgpu.devices.nvidia import Gpu
 from nbmgpu.devices.placement import DEFAULT_CPU_RANKS, place_ranks
 from nbmgpu.devices.probe import Machine, probe
 from nbmgpu.errors import OptionError, format_message
@@ -75,7 +76,7 @@ def probe_memory(options: RunOptions, machine: Machine | None = None) -> Availab
     shares = [indices.count(index) for index in indices]  # ranks on the same GPU
     known = [size // share for size, share in zip(sizes, shares, strict=True) if size is not None]
     least = min(known) if len(known) == len(sizes) else None
-    name = next(gpu.name for gpu in machine.gpus if gpu.index == indices[0])
+    name = _gpu(machine, indices[0]).name
     count = len(set(indices))
     description = f"{format_count(count, 'GPU')} ({name})"
     if count < len(indices):
@@ -147,10 +148,14 @@ def assume_memory(gpus: int, memory: float | str) -> AvailableMemory:
     return AvailableMemory(gpus, True, free, description)
 
 
+def _gpu(machine: Machine, index: int) -> Gpu:
+    """Return the GPU with that index; there are gaps where some are lost."""
+    return next(gpu for gpu in machine.gpus if gpu.index == index)
+
+
 def _free(machine: Machine, index: int) -> int | None:
-    found = next(gpu for gpu in machine.gpus if gpu.index == index)
-    if found.memory_total:
-        return found.memory_free
+    if (gpu := _gpu(machine, index)).memory_total:
+        return gpu.memory_free
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return int(torch.cuda.mem_get_info(index)[0])

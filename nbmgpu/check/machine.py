@@ -49,7 +49,7 @@ def _devices(setting: Setting) -> Finding:
     what = f"{format_count(len(machine.gpus), 'GPU')} ({', '.join(names)})" if names else "no GPU"
     if setting.gpus:
         seen = torch.accelerator.device_count()
-        assert seen == len(machine.gpus), f"torch sees {seen} GPUs, NVML {len(machine.gpus)}"
+        assert seen == len(machine.gpus), f"torch sees {seen} GPUs, the driver {len(machine.gpus)}"
     if setting.on_cuda:
         for index, gpu in enumerate(machine.gpus):
             uuid = str(torch.cuda.get_device_properties(index).uuid)

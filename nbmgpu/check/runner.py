@@ -13,6 +13,7 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from nbmgpu.report.text_format import exit_word
 from nbmgpu.system.parent_death import die_with_parent
 
 from .check import Check, CheckResult
@@ -96,7 +97,7 @@ def _lost(check: Check, process: subprocess.Popen[bytes], seconds: float, log: s
     if code is None:
         how = f"hangs: no result after {seconds:.0f} s"
     elif code < 0:
-        how = f"its process was ended by {signal.Signals(-code).name}"
+        how = f"its process was ended by {exit_word(code)}"
     else:
         how = f"ended its process with exit code {code}"
     tail = " ".join(log.split()[-60:]) or "it printed nothing"

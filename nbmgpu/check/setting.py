@@ -8,6 +8,7 @@ from typing import Any
 from nbmgpu.devices.probe import Machine
 from nbmgpu.devices.requirements import missing_requirement, refused_device
 from nbmgpu.environment.accelerator import CUDA
+from nbmgpu.formatting import format_count
 from nbmgpu.strategies import profile_of
 
 from .check import CheckSkipped
@@ -90,7 +91,8 @@ class Setting:
         if not self.gpus:
             return "CPU ranks with gloo: nothing here says how a GPU behaves."
         if not self.on_cuda:
-            return f"{self.gpus} {self.kind} devices, one per rank: nothing here is about CUDA."
+            devices = format_count(self.gpus, f"{self.kind} device")
+            return f"{devices}, one per rank: nothing here is about CUDA."
         if self.shared:
             return (
                 "One GPU: several ranks share it and communicate by gloo. This proves the numbers "

@@ -41,13 +41,13 @@ class StepRatio:
 
     @property
     def median(self) -> float:
-        """The ratio of most rounds: a round that something else has disturbed does not count."""
+        """The median of the ratios: one round that something else has disturbed does not count."""
         return statistics.median(self.ratios)
 
     def finding(self, name: str, setting: Setting, ranks: int) -> Finding:
         """Return what was found beside the loop called ``name``."""
         ours, other = _median(self.ours), _median(self.other)
-        is_limited = setting.gpus > 1 or (setting.gpus and ranks == 1)
+        is_limited = setting.gpus > 1 or (setting.gpus == 1 and ranks == 1)
         text = (
             f"{self.median:.3f} x {name}{'' if is_limited else NO_LIMIT}: "
             f"{ours['step'] * 1e3:.2f} ms{f' on {ranks} ranks' if ranks > 1 else ''} and "
