@@ -93,6 +93,7 @@ def _run(chosen: list[Check], report: Report, path: Path, cpu: bool) -> int:
                 path.write_text(report.to_json() + "\n")  # an interrupted report is one, too
                 print(summary_line(result), flush=True)
     except Interrupted as signal:
+        path.write_text(report.to_json() + "\n")  # it may have come while the report was written
         return signal.exit_code
     return 0
 
