@@ -1,0 +1,61 @@
+"""What Slurm's own words say of a job; no cluster is needed."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from nbmgpu.engines.slurm import commands
+from nbmgpu.engines.slurm.commands import CANCELLED, PREEMPTED, JobState, why_it_ends, why_never
+from nbmgpu.errors import LaunchError
+
+SOON = (datetime.now() + timedelta(seconds=50)).isoformat(timespec="seconds")
+LATER = (datetime.now() + timedelta(hours=5)).isoformat(timespec="seconds")
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        (f"JobState=RUNNING Reason=None TimeLimit=01:00:00 EndTime={SOON}", "limit of 01:00:00"),
+        (f"JobState=COMPLETING Reason=TimeLimit TimeLimit=00:10:00 EndTime={SOON}", "00:10:00"),
+        (f"JobState=RUNNING TimeLimit=1:00 EndTime={LATER} PreemptTime={SOON}", PREEMPTED),
+        (f"JobState=COMPLETING Reason=None PreemptTime=None EndTime={SOON}", CANCELLED),
+        (f"JobState=RUNNING Reason=None TimeLimit=1:00 EndTime={LATER}", ""),
+        ("JobState=RUNNING Reason=None TimeLimit=UNLIMITED EndTime=Unknown", ""),
+        (f"JobState=CANCELLED Reason=None EndTime={SOON}+0100", CANCELLED),  # SLURM_TIME_FORMAT
+    ],
+)
+def test_the_end_of_a_job_has_its_reason(
+    monkeypatch: pytest.MonkeyPatch, fields: str, why: str
+) -> None:
+    monkeypatch.setattr(commands, "run_command", lambda command: f"JobId=7 {fields}\n")
+    assert why in why_it_ends(7)
+    assert bool(why_it_ends(7)) == bool(why)
+
+
+def test_a_slurm_that_does_not_answer_gives_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(command: list[str]) -> str:
+        raise LaunchError("scontrol: Unable to contact slurm controller")
+
+    monkeypatch.setattr(commands, "run_command", refuse)
+    assert why_it_ends(7) == ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_final"),
+    [
+        ("PartitionNodeLimit", True),
+        ("QOSMaxGRESPerJob", True),
+        ("AssocMaxCpuPerJobLimit", True),
+        ("Resources", False),
+        ("QOSMaxJobsPerUserLimit", False),
+        ("AssocGrpCpuLimit", False),
+        ("ReqNodeNotAvail, UnavailableNodes:node2", False),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority"
+         " partitions", False),
+    ],
+)  # fmt: skip
+def test_jobs_that_wait_for_others_may_start(reason: str, is_final: bool) -> None:
+    assert bool(why_never(JobState("PENDING", reason))) is is_final
+    assert why_never(JobState("RUNNING", reason)) == ""
