@@ -32,9 +32,7 @@ Source: https://slurm.schedmd.com/job_reason_codes.html
 
 PREEMPTED = "Slurm has preempted the job: one with a higher priority gets its nodes."
 CANCELLED = "The job was cancelled, by scancel or by an administrator."
-TIME_LIMIT = (
-    "The job has reached its time limit of {limit}. For more: --engine-option time=02:00:00"
-)
+TIME_LIMIT = "The job has reached its time limit{limit}. For more: --engine-option time=02:00:00"
 
 WARNING = 60
 """Seconds before the time limit of a job at which it is told, for a checkpoint."""
@@ -152,7 +150,8 @@ def why_it_ends(job: int) -> str:
         left = timedelta.max
     is_told = fields.get("JobState") == "RUNNING" and left < WARNED_WITHIN
     if is_told or fields.get("Reason") == "TimeLimit":
-        return TIME_LIMIT.format(limit=fields.get("TimeLimit", ""))
+        limit = fields.get("TimeLimit", "")
+        return TIME_LIMIT.format(limit=limit and f" of {limit}")
     return CANCELLED if fields.get("JobState") in ("COMPLETING", "CANCELLED") else ""
 
 

@@ -16,7 +16,7 @@ from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import LAUNCHER, Ended, Notice
 from nbmgpu.runs.view import NODE_LOST
 
-from .commands import CANCELLED, PREEMPTED, run_command
+from .commands import CANCELLED, PREEMPTED, TIME_LIMIT, run_command
 from .job import Job, submit_job
 from .job_options import JobOptions
 
@@ -33,7 +33,7 @@ LOST_HEAD = {
         "The job was out of memory. For more per node: --engine-option mem=64G, or a smaller batch"
     ),
     "PREEMPTED": PREEMPTED,
-    "TIMEOUT": "The job has reached its time limit. For more: --engine-option time=02:00:00",
+    "TIMEOUT": TIME_LIMIT.format(limit=""),
     "CANCELLED": CANCELLED,
 }
 """What states of a job say of a run whose head could not report its end."""
