@@ -171,6 +171,9 @@ nbmgpu.run(cell, names, gpus=2, exact="always")
 def test_a_cell_may_leave_the_device_unused(environment) -> None:
     result = run(environment, "-c", ON_THE_CPU)
     assert "all 2 optimizer steps compared" in result.stdout, result.stdout + result.stderr
+    result = run(environment, "-c", ON_THE_CPU.replace('exact="always"', 'profile="1-2"'))
+    assert "Traces" in result.stdout, result.stdout + result.stderr
+    assert "records nothing of standin devices" not in result.stdout
 
 
 LIKE_A_GPU = """

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from torch import profiler
 from torch.profiler import ProfilerAction, ProfilerActivity
 
-from nbmgpu.environment.accelerator import is_accelerator
+from nbmgpu.environment.accelerator import is_accelerator, memory_allocated
 from nbmgpu.errors import format_message
 from nbmgpu.formatting import format_count
 from nbmgpu.options.profile_options import ProfiledSteps
@@ -171,7 +171,8 @@ class StepProfiler:
         first, last = self._steps.first, min(self._counter.taken, self._steps.last)
         device = self._session.strategy.device
         spans = traced_spans(stopped.profiler.kineto_results.events())
-        if is_accelerator(device) and not any(span.on_device for span in spans):
+        # A cell whose model is on the CPU leaves the device unused.
+        if is_accelerator(device) and memory_allocated() and not any(s.on_device for s in spans):
             text = NOT_RECORDED.format(kind=device.partition(":")[0])
             self._session.recorder.notice("device-not-profiled", text)
         parts = step_parts(spans, last - first + 1, is_accelerator(device))
