@@ -18,7 +18,7 @@ import torch
 from nbmgpu.errors import OptionError, RankError, StrategyError
 from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Restart
-from nbmgpu.runs.failure import LOST_CONNECTION
+from nbmgpu.runs.failure import LOST_CONNECTION, LOST_PEER
 from nbmgpu.runs.number_topics import REASONS, SAME_WORK
 from nbmgpu.runs.preallocation import DISK_FULL
 from nbmgpu.runs.undo_log import UndoLog
@@ -120,7 +120,7 @@ class RestartRequest:
         is_full = isinstance(error, OSError) and error.errno in DISK_FULL
         is_of_cell = isinstance(error, Exception) and not isinstance(error, SAME_ERRORS)
         if is_of_cell and not is_full and self._seconds < WITHIN_OF_ERROR and self.possible:
-            if re.search(LOST_CONNECTION, str(error)) and self._peers.have_failed():
+            if re.search(LOST_PEER, str(error)) and self._peers.have_failed():
                 return
             failure = describe_failure(error)
             patience = max(self._seconds, LEAST_PATIENCE)  # to start again takes as long
