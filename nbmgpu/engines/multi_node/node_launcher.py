@@ -134,7 +134,7 @@ def run_node(run: Run, node: Node, launch: LaunchFile, store: StoreClient) -> No
     """Fork the ranks of a node, and supervise them until the last has ended."""
     adopt_orphans()
     os.chdir(run.record.kernel.cwd)
-    # Python may be elsewhere than there.
+    # Python's own folders may be elsewhere on this node.
     sys.path[:] = dict.fromkeys([*run.record.kernel.search_path(), *sys.path])
     os.environ.update(MASTER_ADDR=node.head.host, MASTER_PORT=str(node.head.port))
     import_missing(REQUIRED_MODULES)
