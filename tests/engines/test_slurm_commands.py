@@ -29,13 +29,13 @@ LATER = (datetime.now() + timedelta(hours=5)).isoformat(timespec="seconds")
 def test_the_end_of_a_job_has_its_reason(
     monkeypatch: pytest.MonkeyPatch, fields: str, why: str
 ) -> None:
-    monkeypatch.setattr(commands, "run_command", lambda command: f"JobId=7 {fields}\n")
+    monkeypatch.setattr(commands, "run_command", lambda command, timeout: f"JobId=7 {fields}\n")
     assert why in why_it_ends(7)
     assert bool(why_it_ends(7)) == bool(why)
 
 
 def test_a_slurm_that_does_not_answer_gives_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(command: list[str]) -> str:
+    def refuse(command: list[str], timeout: float) -> str:
         raise LaunchError("scontrol: Unable to contact slurm controller")
 
     monkeypatch.setattr(commands, "run_command", refuse)
@@ -56,6 +56,11 @@ def test_a_slurm_that_does_not_answer_gives_no_reason(monkeypatch: pytest.Monkey
          " partitions", False),
     ],
 )  # fmt: skip
-def test_jobs_that_wait_for_others_may_start(reason: str, is_final: bool) -> None:
+def test_jobs_that_wait_for_others_may_start(
+    monkeypatch: pytest.MonkeyPatch, reason: str, is_final: bool
+) -> None:
+    monkeypatch.setattr(commands, "run_command", lambda command: "")
     assert bool(why_never(JobState("PENDING", reason))) is is_final
+    monkeypatch.setattr(commands, "run_command", lambda command: "1\n")  # drained nodes
+    assert not why_never(JobState("PENDING", reason))
     assert why_never(JobState("RUNNING", reason)) == ""

@@ -91,7 +91,7 @@ class NodeActor:
             OSError: there is no such interpreter.
         """
         asked = subprocess.run(
-            [python, "-c", code], capture_output=True, text=True, check=False,
+            [python, "-c", code], capture_output=True, text=True, check=False, timeout=60,
             env=_environment() | variables,
         )  # fmt: skip
         return f"{asked.stdout}{asked.stderr}".strip() if asked.returncode else ""

@@ -13,6 +13,12 @@ from nbmgpu.errors import LaunchError, format_message
 TIMEOUT = 30.0
 """Seconds that a busy controller may take to answer."""
 
+TIMEOUT_AT_END = 5.0
+"""The same where Slurm kills this process after ``KillWait``, usually 30 s."""
+
+UNAVAILABLE = "down,drain,fail,maint,unk"
+"""States of nodes that may be back later, for ``sinfo``."""
+
 PENDING, GONE = "PENDING", "GONE"
 """States of a job: Slurm's own names, besides GONE for one that Slurm does not list any more."""
 
@@ -54,6 +60,7 @@ class JobState:
         name: such as ``PENDING``.
         reason: why it waits, such as ``Resources``; empty if it does not.
         start: when it is expected to start; empty if that is not known.
+        partition: where it waits; empty if it does not.
         place: its place among the pending jobs of its partition, from 1; 0 if it is not known.
     """
 
@@ -61,24 +68,30 @@ class JobState:
     reason: str = ""
     start: str = ""
     place: int = 0
+    partition: str = ""
 
 
-def run_command(command: Sequence[str], stdin: str = "") -> str:
+def run_command(command: Sequence[str], stdin: str = "", timeout: float = TIMEOUT) -> str:
     """Return what a command prints.
+
+    Args:
+        command: its words.
+        stdin: what it reads.
+        timeout: seconds that a busy controller may take to answer.
 
     Raises:
         LaunchError: it is not installed, fails, or does not answer.
     """
     try:
         done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT, check=False
+            command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False
         )
     except FileNotFoundError:
         what = f"There is no {command[0]} on this machine"
         way = "run the notebook on a login node of the cluster, or leave --engine out"
         raise LaunchError(format_message(what, "Slurm's commands submit the job", way)) from None
     except subprocess.TimeoutExpired:
-        what = f"{command[0]} has not answered for {TIMEOUT:.0f} s"
+        what = f"{command[0]} has not answered for {timeout:.0f} s"
         raise LaunchError(format_message(what, "Slurm's controller may be down", "sinfo")) from None
     if done.returncode:
         raise LaunchError(f"{command[0]}: {_message(done.stderr)}")
@@ -122,13 +135,26 @@ def job_state(job: int) -> JobState:
     jobs = pending.split()
     place = jobs.index(str(job)) + 1 if str(job) in jobs else 0
     start = "" if start == "N/A" else start.replace("T", " ")
-    return JobState(name, "" if reason == "None" else reason, start, place)
+    return JobState(name, "" if reason == "None" else reason, start, place, partition)
 
 
 def why_never(state: JobState) -> str:
-    """Return why a job in ``state`` stays in the queue for good; empty if it may start."""
+    """Return why a job in ``state`` stays in the queue for good; empty if it may start.
+
+    Where nodes of its partition are down or drained, it may start when they are back: Slurm gives
+    the same reasons.
+    """
     reasons = NEVER_STARTS.items() if state.name == PENDING else ()
-    return next((why for pattern, why in reasons if re.fullmatch(pattern, state.reason)), "")
+    why = next((why for pattern, why in reasons if re.fullmatch(pattern, state.reason)), "")
+    return "" if why and _lacks_nodes(state.partition) else why
+
+
+def _lacks_nodes(partition: str) -> bool:
+    command = ["sinfo", "-h", "-p", partition, "-t", UNAVAILABLE, "-o", "%D"]
+    try:
+        return any(map(int, run_command(command).split()))
+    except LaunchError:  # it is not known
+        return True
 
 
 def why_it_ends(job: int) -> str:
@@ -138,7 +164,8 @@ def why_it_ends(job: int) -> str:
         job: its number; Slurm has signalled it, or has begun to end it.
     """
     try:
-        told = run_command(["scontrol", "show", "job", "--oneliner", str(job)])
+        command = ["scontrol", "show", "job", "--oneliner", str(job)]
+        told = run_command(command, timeout=TIMEOUT_AT_END)
     except LaunchError:
         return ""
     fields = dict(word.partition("=")[::2] for word in told.split())
