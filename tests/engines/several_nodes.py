@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -48,14 +50,24 @@ def stopped_in_queue(run: Run) -> str:
 
 
 def children() -> list[str]:
-    """Return pid and command line of the heads and node launchers of this machine."""
+    """Return pid and command line of the heads and node launchers of this test session.
+
+    Other sessions on this machine may run tests as well.
+    """
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or ())
         names = ("nbmgpu.engines.slurm", "nbmgpu.engines.kubernetes", "multi_node", "ray.head")
-        if any(name in line for name in names):
+        if any(name in line for name in names) and _is_of_session(process, line):
             found.append(f"{process.pid} {line}")
     return found
+
+
+def _is_of_session(process: psutil.Process, line: str) -> bool:
+    runs = os.environ["NBMGPU_RUNS"]
+    with suppress(psutil.Error):  # it has ended
+        return runs in line or process.environ().get("NBMGPU_RUNS") == runs
+    return False
 
 
 def wait_for_the_end(before: Collection[str]) -> None:
