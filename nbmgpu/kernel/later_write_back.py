@@ -25,7 +25,8 @@ from .write_back import WriteBack
 IN_PLACE = "updated in place: {names}"
 BOUND = "new: {names}"
 MISSING = (
-    "This notebook has no {names} like that of the run, so these names are bound to new objects."
+    "This notebook has no {missing} like that of the run. Models and optimizers belong together, "
+    "so new objects are bound to {names}; what else refers to the former ones keeps them"
 )
 
 
@@ -81,7 +82,7 @@ class LaterWriteBack:
         others = [name for name, value in stateful.items() if not self._fits(name, value)]
         if others:
             self.namespace.update(stateful)
-            self._tell(MISSING, others)
+            self.texts.append(MISSING.format(missing=_quoted(others), names=_quoted([*stateful])))
             return contents
         # Modules first: an optimizer's states are moved to where its parameters are.
         for name in sorted(stateful, key=lambda name: _is_optimizer(stateful[name])):
@@ -117,7 +118,7 @@ class LaterWriteBack:
 
     def _tell(self, text: str, names: list[str]) -> None:
         if names:
-            self.texts.append(text.format(names=", ".join(f"`{name}`" for name in names)))
+            self.texts.append(text.format(names=_quoted(names)))
 
     def _remove_files(self) -> None:
         storage = self.run.record.storage
@@ -125,6 +126,10 @@ class LaterWriteBack:
             path.unlink(missing_ok=True)
         with suppress(OSError):
             (self.run.folder / COLLECTED_FILE).touch()
+
+
+def _quoted(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _loop_targets(cell: str) -> frozenset[str]:

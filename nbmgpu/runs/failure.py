@@ -109,7 +109,8 @@ def exception_of(run: Run) -> BaseException | None:
     if view.hang is not None and view.hang.stops:
         return without_traceback(HangError(_hang(run, view.hang)))
     if lost := lost_node(view):
-        return without_traceback(RankKilledError(_unsupervised(run, f"{lost}.")))
+        what = f"{lost}.\n{_sentence(_what_is_back(run))}\nFolder: {run.folder}"
+        return without_traceback(RankKilledError(what))
     if view.ended and view.ended.detail:
         return without_traceback(LaunchError(_unsupervised(run, view.ended.detail)))
     if view.exited_silently is not None:

@@ -8,6 +8,7 @@ from nbmgpu.rank.reporting.shard_topics import OTHER_NUMBERS
 from nbmgpu.runs.number_topics import DIFFERS, MAY_DIFFER, OTHER_VALUES, REASONS
 
 SAME_LOSS = {
+    "device-not-profiled",
     "auto-batch-size",
     "autocast-off",
     "deepspeed-states-lost",

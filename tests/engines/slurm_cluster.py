@@ -130,7 +130,7 @@ class SlurmCluster:
 
     def processes_of(self, name: str) -> list[psutil.Process]:
         """Return the daemon of a node, and what it has started."""
-        tasks = [each for each in psutil.process_iter() if _node_of(each) == name]
+        tasks = [each for each in psutil.process_iter() if _node_of(each, self.config) == name]
         steps = {each.parent() for each in tasks} - {*tasks, None}
         assert all(each.name().startswith("slurmstepd") for each in steps), steps
         return [psutil.Process(self._nodes[name].pid), *steps, *tasks]
@@ -178,9 +178,12 @@ class SlurmCluster:
         shutil.rmtree(self._sockets, ignore_errors=True)
 
 
-def _node_of(process: psutil.Process) -> str:
+def _node_of(process: psutil.Process, config: Path) -> str:
+    """Return the node of this cluster that has started ``process``; empty if none has."""
     with suppress(psutil.Error):
-        return process.environ().get("SLURMD_NODENAME", "")
+        variables = process.environ()
+        if variables.get("SLURM_CONF") == str(config):
+            return variables.get("SLURMD_NODENAME", "")
     return ""
 
 

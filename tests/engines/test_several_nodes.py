@@ -227,7 +227,7 @@ def test_a_node_without_python_is_named(engine: str, tmp_path: Path) -> None:
     ("option", "words"),
     [
         ("python=/none/python", "/none/python"),
-        ("interface=none0", r"Node node\d has no network interface 'none0'. It has: .*lo"),
+        ("interface=none0", r"Node node\d has no network interface 'none0' with .*It has: .*lo"),
     ],
 )
 def test_what_nodes_do_not_have_is_said(engine: str, option: str, words: str) -> None:

@@ -17,7 +17,10 @@ LATER = (datetime.now() + timedelta(hours=5)).isoformat(timespec="seconds")
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        (f"JobState=RUNNING Reason=None TimeLimit=01:00:00 EndTime={SOON}", "limit of 01:00:00"),
+        (
+            f"JobState=RUNNING Reason=None TimeLimit=01:00:00 EndTime={SOON}",
+            "time limit of 01:00:00 of its job",
+        ),
         (f"JobState=COMPLETING Reason=TimeLimit TimeLimit=00:10:00 EndTime={SOON}", "00:10:00"),
         (f"JobState=RUNNING TimeLimit=1:00 EndTime={LATER} PreemptTime={SOON}", PREEMPTED),
         (f"JobState=COMPLETING Reason=None PreemptTime=None EndTime={SOON}", CANCELLED),

@@ -240,7 +240,7 @@ def test_ranks_that_ended_alike_are_described_once(simulate):
     simulated.end()
     simulated.run.poll()
     found = cause(simulated.run, "failed")
-    assert found.origin == "rank 1020"
+    assert found.origin == "rank 1020 on node127"
     assert [(o.rank, o.label, o.alike) for o in found.others] == [
         (0, "ended (SIGTERM)", 1021),
         (1021, "failed as well (exit 1)", 0),

@@ -84,7 +84,7 @@ export interface OtherRank {
 
 /** Why a run failed. */
 export interface Cause {
-  /** the rank that failed, such as `rank 1`; may be empty. */
+  /** the rank that failed, such as `rank 1` or `rank 1 on node2`; may be empty. */
   origin: string;
   /** the exception, or how the rank ended, in one line. */
   error: string;

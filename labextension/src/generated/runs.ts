@@ -402,6 +402,10 @@ export interface KernelRecord {
   notebook: string;
   /** name of its machine; empty in records of earlier versions. */
   host: string;
+  /** path of its interpreter; empty in records of earlier versions. */
+  python: string;
+  /** those of `sys_path` that belong to its interpreter. */
+  libraries: string[];
 }
 
 /**
@@ -462,6 +466,11 @@ export interface RunRecord {
   batch_line: string;
   /** number of machines; all have as many ranks. */
   nodes: number;
+  /**
+   * versions of the packages that the cell uses, by distribution, where other machines
+   * must have the same; else empty.
+   */
+  packages: Record<string, string>;
 }
 
 /** What the ranks store of a layer, or of neighbouring layers. */

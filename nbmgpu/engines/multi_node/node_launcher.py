@@ -55,8 +55,8 @@ NO_HEAD = (
     "choose another one: --engine-option interface=eth0"
 )
 NO_INTERFACE = (
-    "Node {node} has no network interface {name!r}. It has: {found}. Choose one of them, or leave "
-    "interface= out"
+    "Node {node} has no network interface {name!r} with an IP address. It has: {found}. Choose one "
+    "of them, or leave interface= out"
 )
 
 
@@ -123,7 +123,9 @@ def _problem(run: Run, launch: LaunchFile, node: Node) -> str:
 
 def _missing_interface(interfaces: str, node: str) -> str:
     """Return which of ``interfaces``, separated by commas, this machine does not have."""
-    found = psutil.net_if_addrs()
+    known = psutil.net_if_addrs().items()
+    ip = {socket.AF_INET, socket.AF_INET6}
+    found = [name for name, addresses in known if ip & {each.family for each in addresses}]
     for name in filter(None, interfaces.split(",")):
         if name not in found:
             return NO_INTERFACE.format(node=node, name=name, found=", ".join(sorted(found)))

@@ -40,6 +40,11 @@ PREEMPTED = "Slurm has preempted the job: one with a higher priority gets its no
 CANCELLED = "The job was cancelled, by scancel or by an administrator."
 TIME_LIMIT = "The job has reached its time limit{limit}. For more: --engine-option time=02:00:00"
 
+BEFORE_LIMIT = (
+    "The run has stopped a minute or two before the time limit{limit} of its job, for a last "
+    "checkpoint. For more: --engine-option time=02:00:00"
+)
+
 WARNING = 60
 """Seconds before the time limit of a job at which it is told, for a checkpoint."""
 
@@ -175,10 +180,11 @@ def why_it_ends(job: int) -> str:
         left = datetime.fromisoformat(fields["EndTime"]) - datetime.now()
     except (KeyError, ValueError, TypeError):  # no limit, or a format of SLURM_TIME_FORMAT
         left = timedelta.max
-    is_told = fields.get("JobState") == "RUNNING" and left < WARNED_WITHIN
-    if is_told or fields.get("Reason") == "TimeLimit":
-        limit = fields.get("TimeLimit", "")
-        return TIME_LIMIT.format(limit=limit and f" of {limit}")
+    limit = f" of {limit}" if (limit := fields.get("TimeLimit", "")) else ""
+    if fields.get("Reason") == "TimeLimit":
+        return TIME_LIMIT.format(limit=limit)
+    if fields.get("JobState") == "RUNNING" and left < WARNED_WITHIN:
+        return BEFORE_LIMIT.format(limit=limit)
     return CANCELLED if fields.get("JobState") in ("COMPLETING", "CANCELLED") else ""
 
 

@@ -19,6 +19,8 @@ SRUN_LOG = "srun.log"
 FAILED_TASK = re.compile(r"^srun: error: \S+: tasks? [\d,-]+: ", re.MULTILINE)
 """What srun prints of a task that ended with an error: ``srun: error: n2: task 1: Killed``."""
 NODE_FAILURE = re.compile(r"^srun: error: Node failure on (\S+)", re.MULTILINE)
+NO_BINDING = "srun: cluster configuration lacks support for cpu binding\n"
+"""What srun says to ``--cpu-bind=none`` where that is so in any case."""
 LOST = "Slurm has lost the node {node} with its ranks"
 
 OF_TASKS = ("NTASKS", "NTASKS_PER_NODE", "NPROCS", "PROCID", "LOCALID", "TASKS_PER_NODE")
@@ -98,7 +100,8 @@ class SlurmNodes:
 
     def output(self) -> str:
         """Return what ``srun`` and its tasks have printed last."""
-        return self._log.read_text(errors="replace").strip()[-2000:]
+        text = self._log.read_text(errors="replace")
+        return text.replace(NO_BINDING, "").strip()[-2000:]
 
     def have_copied(self, since: float) -> bool:
         """Return True: nodes write into the run folder itself."""

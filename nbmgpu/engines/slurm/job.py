@@ -56,7 +56,7 @@ def submit_job(run: Run, options: JobOptions) -> Job:
     LaunchFile.create(run.folder, options.interface)
     cpus = record.ranks_per_node * record.threads
     gpus = sum(device != "cpu" for device in record.devices[: record.ranks_per_node])
-    timeout = record.options.timeout
+    timeout, has_checkpoints = record.options.timeout, record.options.values.get("checkpoint_every")
     arguments = {
         "job-name": f"nbmgpu-{run.id}",
         "nodes": str(record.nodes),
@@ -65,9 +65,9 @@ def submit_job(run: Run, options: JobOptions) -> Job:
         "output": str(run.folder / "logs" / "launcher.log"),
         "open-mode": "append",
         "chdir": record.kernel.cwd,
-        "signal": f"B:TERM@{WARNING}",
         **({"gpus-per-node": str(gpus)} if gpus else {}),
         **({"time": str(int(timeout / 60) + 5)} if timeout else {}),
+        **({"signal": f"B:TERM@{WARNING}"} if has_checkpoints else {}),
         **options.sbatch,
     }
     words = [f"--{key}={value}" if value else f"--{key}" for key, value in arguments.items()]
