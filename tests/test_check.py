@@ -243,9 +243,14 @@ def test_an_interrupted_check_tells_what_has_run_and_leaves_no_files(tmp_path, n
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     chosen = ("--only", "links", "--only", "a stop", "--only", "a time limit")
+
+    def as_in_a_terminal():  # shells start what is in the background with SIGINT ignored
+        signal.signal(number, signal.SIG_DFL)
+
+    options = {"text": True, "preexec_fn": as_in_a_terminal, "cwd": tmp_path}
     process = subprocess.Popen(
-        command(*chosen), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-        env=os.environ | {"TMPDIR": str(temporary)},
+        command(*chosen), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(temporary)}, **options,
     )  # fmt: skip
     assert process.stdout is not None
     while "skipped  machine: links" not in process.stdout.readline():
