@@ -240,5 +240,5 @@ def test_a_lost_node_of_ray_starts_it_again_when_there_is_another_one(
         ray_cluster.add(name)
 
     run = run_meanwhile(lose_node, tmp_path, engine="ray", engine_option=option)
-    # Its rank's connection may end before Ray misses the node.
-    assert re.search("has lost the node|SIGKILL", run.view.notices["restarted"].text)
+    # The node launcher's connection may end before Ray misses the node.
+    assert re.search(r"[Tt]he node node\d", run.view.notices["restarted"].text)
