@@ -167,15 +167,19 @@ def test_a_killed_rank_fails_the_run(engine: str) -> None:
         nbmgpu.run(cell, {"__name__": "__main__"}, engine=engine, **ON_TWO_NODES)
 
 
-def test_other_versions_on_a_node_are_named(engine: str, tmp_path: Path) -> None:
-    info = tmp_path / "torch-1.0.dist-info"
+def python_with(folder: Path, package: str, version: str) -> Path:
+    """Return an interpreter, in ``folder``, for which a package has another version."""
+    info = folder / f"{package.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n")
-    python = tmp_path / "python"
-    python.write_text(
-        f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {sys.executable} "$@"\n'
-    )
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{folder}:$PYTHONPATH" exec {sys.executable} "$@"\n')
     python.chmod(0o755)
+    return python
+
+
+def test_other_versions_on_a_node_are_named(engine: str, tmp_path: Path) -> None:
+    python = python_with(tmp_path, "torch", "1.0")
     with pytest.raises(LaunchError, match=r"Node node\d has torch 1.0 instead of \d"):
         nbmgpu.run(
             "1",
@@ -189,14 +193,7 @@ def test_other_versions_on_a_node_are_named(engine: str, tmp_path: Path) -> None
 @matrix
 def test_packages_that_the_cell_uses_are_compared(engine: str, tmp_path: Path) -> None:
     names = {"__name__": "__main__", "scaler": StandardScaler()}
-    info = tmp_path / "scikit_learn-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: scikit-learn\nVersion: 0.1\n")
-    python = tmp_path / "python"
-    python.write_text(
-        f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {sys.executable} "$@"\n'
-    )
-    python.chmod(0o755)
+    python = python_with(tmp_path, "scikit-learn", "0.1")
     options = {"engine_option": [f"python={python}"], "engine": engine, **ON_TWO_NODES}
     with pytest.raises(LaunchError, match=r"has scikit-learn 0.1 instead of .*scikit-learn==1"):
         nbmgpu.run("scaler", names, **options)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from nbmgpu.engines.slurm import commands
-from nbmgpu.engines.slurm.commands import CANCELLED, PREEMPTED, JobState, why_it_ends, why_never
+from nbmgpu.engines.slurm.commands import CANCELLED, PREEMPTED, job_state, why_it_ends, why_never
 from nbmgpu.errors import LaunchError
 
 SOON = (datetime.now() + timedelta(seconds=50)).isoformat(timespec="seconds")
@@ -63,7 +63,8 @@ def test_jobs_that_wait_for_others_may_start(
     monkeypatch: pytest.MonkeyPatch, reason: str, is_final: bool
 ) -> None:
     monkeypatch.setattr(commands, "run_command", lambda command: "")
-    assert bool(why_never(JobState("PENDING", reason))) is is_final
+    assert bool(why_never(reason, "main")) is is_final
     monkeypatch.setattr(commands, "run_command", lambda command: "1\n")  # drained nodes
-    assert not why_never(JobState("PENDING", reason))
-    assert why_never(JobState("RUNNING", reason)) == ""
+    assert not why_never(reason, "main")
+    monkeypatch.setattr(commands, "run_command", lambda command: f"RUNNING|{reason}|N/A|main\n")
+    assert job_state(7).never == ""

@@ -16,8 +16,7 @@ from nbmgpu.engines.multi_node.placement import place_on_nodes
 from nbmgpu.engines.supervision import stop_request
 from nbmgpu.errors import LaunchError, OptionError, format_message
 from nbmgpu.options.engine_options import recorded_engine_values
-from nbmgpu.runs.event_file import EventWriter
-from nbmgpu.runs.events import LAUNCHER, Ended, Event, Notice
+from nbmgpu.runs.events import Ended, Notice
 from nbmgpu.runs.view import NODE_LOST
 
 from .api import is_installed, require_installed
@@ -83,8 +82,8 @@ class KubernetesEngine(MultiNodeEngine):
         """Return whether pods of the run may still be there, or it has no job yet."""
         state = self._job(run).state()
         if state.head_lost and run.view.launcher is not None and run.view.ended is None:
-            self._emit(run, Notice, topic=NODE_LOST, text=state.lost)
-            self._emit(run, Ended, ending="failed", detail=_sentence(state.lost))
+            self.emit(run, Notice, topic=NODE_LOST, text=state.lost)
+            self.emit(run, Ended, ending="failed", detail=_sentence(state.lost))
         return state.alive
 
     def sync(self, run: Run) -> None:
@@ -97,7 +96,7 @@ class KubernetesEngine(MultiNodeEngine):
                 self._explained.add(run.id)
                 state = self._lost(job)
                 if state.lost:
-                    self._emit(run, Notice, topic=NODE_LOST, text=state.lost)
+                    self.emit(run, Notice, topic=NODE_LOST, text=state.lost)
                     run.refresh()
             job.delete()
 
@@ -122,12 +121,6 @@ class KubernetesEngine(MultiNodeEngine):
         if run.id not in self._jobs:
             self._jobs[run.id] = Job(run)
         return self._jobs[run.id]
-
-    @staticmethod
-    def _emit(run: Run, kind: type[Event], **fields: str) -> None:
-        events = EventWriter(run.events_path("launcher"), LAUNCHER)
-        events.emit(kind, **fields)
-        events.close()
 
 
 def _has_lost_node(run: Run) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from nbmgpu.engines.base import Engine, RunStorage
 from nbmgpu.runs.event_file import EventWriter
-from nbmgpu.runs.events import LAUNCHER, Ended
+from nbmgpu.runs.events import LAUNCHER, Ended, Event
 
 from . import FORCE_STOP, STOP
 
@@ -45,6 +45,11 @@ class MultiNodeEngine(Engine):
             self.cancel(run, FORCE_STOP if force else STOP)
             return
         self.cancel(run)
+        self.emit(run, Ended, ending="stopped", detail=self.NOT_STARTED)
+
+    @staticmethod
+    def emit(run: Run, kind: type[Event], **fields: str) -> None:
+        """Emit an event in place of the head of the run, which has ended or never started."""
         events = EventWriter(run.events_path("launcher"), LAUNCHER)
-        events.emit(Ended, ending="stopped", detail=self.NOT_STARTED)
+        events.emit(kind, **fields)
         events.close()

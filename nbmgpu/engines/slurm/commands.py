@@ -65,7 +65,7 @@ class JobState:
         name: such as ``PENDING``.
         reason: why it waits, such as ``Resources``; empty if it does not.
         start: when it is expected to start; empty if that is not known.
-        partition: where it waits; empty if it does not.
+        never: why it stays in the queue for good; empty if it may start, or has.
         place: its place among the pending jobs of its partition, from 1; 0 if it is not known.
     """
 
@@ -73,7 +73,7 @@ class JobState:
     reason: str = ""
     start: str = ""
     place: int = 0
-    partition: str = ""
+    never: str = ""
 
 
 def run_command(command: Sequence[str], stdin: str = "", timeout: float = TIMEOUT) -> str:
@@ -140,18 +140,19 @@ def job_state(job: int) -> JobState:
     jobs = pending.split()
     place = jobs.index(str(job)) + 1 if str(job) in jobs else 0
     start = "" if start == "N/A" else start.replace("T", " ")
-    return JobState(name, "" if reason == "None" else reason, start, place, partition)
+    reason = "" if reason == "None" else reason
+    return JobState(name, reason, start, place, why_never(reason, partition))
 
 
-def why_never(state: JobState) -> str:
-    """Return why a job in ``state`` stays in the queue for good; empty if it may start.
+def why_never(reason: str, partition: str) -> str:
+    """Return why a job that is pending for ``reason`` does so for good; empty if it may start.
 
     Where nodes of its partition are down or drained, it may start when they are back: Slurm gives
     the same reasons.
     """
-    reasons = NEVER_STARTS.items() if state.name == PENDING else ()
-    why = next((why for pattern, why in reasons if re.fullmatch(pattern, state.reason)), "")
-    return "" if why and _lacks_nodes(state.partition) else why
+    found = (why for pattern, why in NEVER_STARTS.items() if re.fullmatch(pattern, reason))
+    why = next(found, "")
+    return "" if why and _lacks_nodes(partition) else why
 
 
 def _lacks_nodes(partition: str) -> bool:

@@ -12,8 +12,7 @@ from nbmgpu.engines.base import RunHandle
 from nbmgpu.engines.multi_node.engine import MultiNodeEngine
 from nbmgpu.engines.multi_node.placement import place_on_nodes
 from nbmgpu.options.engine_options import recorded_engine_values
-from nbmgpu.runs.event_file import EventWriter
-from nbmgpu.runs.events import LAUNCHER, Ended, Notice
+from nbmgpu.runs.events import Ended, Notice
 from nbmgpu.runs.view import NODE_LOST
 
 from .commands import CANCELLED, PREEMPTED, TIME_LIMIT, run_command
@@ -74,19 +73,16 @@ class SlurmEngine(MultiNodeEngine):
             self._explain_lost_head(run, job.state().name)
         return not job.ended
 
-    @staticmethod
-    def _explain_lost_head(run: Run, state: str) -> None:
+    def _explain_lost_head(self, run: Run, state: str) -> None:
         """End a run of which the head has been killed with its job, or its node."""
         run.refresh()
         host = run.view.ranks[0].host
         why = LOST_HEAD.get(state, "").format(name=f", {host}" if host else "")
         if run.view.ended is not None or not why:
             return
-        events = EventWriter(run.events_path("launcher"), LAUNCHER)
         if state == NODE_FAIL:
-            events.emit(Notice, topic=NODE_LOST, text=why.rstrip("."))
-        events.emit(Ended, ending="failed", detail=why)
-        events.close()
+            self.emit(run, Notice, topic=NODE_LOST, text=why.rstrip("."))
+        self.emit(run, Ended, ending="failed", detail=why)
 
     def cancel(self, run: Run, sig: signal.Signals | None = None) -> None:
         """Signal the head of the job, or cancel the job."""

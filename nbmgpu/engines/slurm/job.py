@@ -160,14 +160,14 @@ class Job(RunHandle):
     def _never_starts(self) -> str:
         """Cancel a job that waits for what will not come; return why it does, or nothing."""
         state = self.state()
-        if not (why := commands.why_never(state)):
+        if not state.never:
             self._waits_in_vain = None
             return ""
         self._waits_in_vain = self._waits_in_vain or time.monotonic()
         if time.monotonic() - self._waits_in_vain < IN_VAIN:
             return ""
         self.cancel()
-        return CANNOT_START.format(job=self.number, reason=state.reason, why=why)
+        return CANNOT_START.format(job=self.number, reason=state.reason, why=state.never)
 
     def status(self) -> str:
         """Return what the run waits for, in words; empty if it does not wait in a queue."""
