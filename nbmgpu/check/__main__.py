@@ -54,7 +54,7 @@ def main() -> int:
         return 0
     report = Report.of(setting, machine)
     try:
-        options.json.write_text(report.to_json() + "\n")  # it shall not fail after the first check
+        report.write(options.json)  # it shall not fail after the first check
     except OSError as error:
         parser.error(
             f"the report cannot be written to {options.json}: {error.strerror}. Choose a file in a "
@@ -90,10 +90,10 @@ def _run(chosen: list[Check], report: Report, path: Path, cpu: bool) -> int:
         ):
             for result in results:
                 report.results.append(result)
-                path.write_text(report.to_json() + "\n")  # an interrupted report is one, too
+                report.write(path)  # an interrupted report is one, too
                 print(summary_line(result), flush=True)
     except Interrupted as signal:
-        path.write_text(report.to_json() + "\n")  # it may have come while the report was written
+        report.write(path)  # it may have come while the report was written
         return signal.exit_code
     return 0
 

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from nbmgpu.devices.probe import Machine
@@ -79,6 +80,14 @@ class Report:
         rows = [json.dumps(dataclasses.asdict(result)) for result in self.results]
         head = json.dumps({"machine": self.machine, "proves": self.proves})[:-1]
         return f'{head}, "results": [\n' + ",\n".join(rows) + "\n]}"
+
+    def write(self, path: Path) -> None:
+        """Write the report as JSON.
+
+        Raises:
+            OSError: it cannot be written there.
+        """
+        path.write_text(self.to_json() + "\n")
 
 
 def summary_line(result: CheckResult) -> str:

@@ -13,12 +13,10 @@ class CellSettings:
     def __init__(self) -> None:
         """Know of no cell."""
         self._before = ProcessSettings()
-        self._gradients = True
 
     def begin_cell(self) -> None:
         """Read the settings."""
         self._before = ProcessSettings.capture()
-        self._gradients = torch.is_grad_enabled()
 
     def restore_gradients(self) -> None:
         """Enable gradients as before the cell, which was interrupted.
@@ -26,7 +24,7 @@ class CellSettings:
         The interrupt of a collective arrives when that returns.  Where it was called within
         ``torch.no_grad()``, this is in the exit of the context manager, which then does nothing.
         """
-        torch.set_grad_enabled(self._gradients)
+        torch.set_grad_enabled(self._before.torch["is_grad_enabled"])
 
     def changes(self, cell: str) -> ProcessSettings:
         """Return what has changed since ``begin_cell``; see ``ProcessSettings.changed_by``."""

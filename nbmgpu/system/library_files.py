@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import site
@@ -24,13 +25,20 @@ def libraries_of(paths: Iterable[str]) -> list[str]:
 
     They are its standard library and its folders of installed packages.
     """
-    standard = sysconfig.get_path("stdlib")
-    archive = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
-    packages = {*site.getsitepackages(), site.getusersitepackages()}
-    packages.add(str(Path(standard).with_name(archive)))
-    packages |= {sysconfig.get_path(scheme) for scheme in ("purelib", "platlib")}
+    standard, packages = _library_folders()
     return [
         path
         for path in paths
         if path in packages or path == standard or path.startswith(standard + os.sep)
     ]
+
+
+@functools.cache
+def _library_folders() -> tuple[str, frozenset[str]]:
+    """Return the folder of the standard library, and what else belongs to this interpreter."""
+    standard = sysconfig.get_path("stdlib")
+    archive = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
+    packages = {*site.getsitepackages(), site.getusersitepackages()}
+    packages.add(str(Path(standard).with_name(archive)))
+    packages |= {sysconfig.get_path(scheme) for scheme in ("purelib", "platlib")}
+    return standard, frozenset(packages)
