@@ -7,8 +7,8 @@ is registered for removal; the launcher soon sends another signal.
 
 A sharded model can only be gathered if all ranks stop at the same step: a rank that leaves a
 collective leaves the others with part of a parameter.  There the first SIGINT is only recorded.
-With every backward pass the ranks all-reduce whether one has recorded a SIGINT, and all of them
-raise KeyboardInterrupt at the next one.  A step that takes too long is interrupted where it is.
+With every backward pass the ranks tell each other whether they have recorded one, and all of them
+raise KeyboardInterrupt at the next pass.  A step that takes too long is interrupted where it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 from nbmgpu.runs.folder import HANDLING_FILE, HOLDING_FILE, INTERRUPT_GRACE
+from nbmgpu.strategies import all_reduce
 from nbmgpu.system.signals import leave_to_head
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
@@ -91,7 +92,6 @@ class SynchronizedInterruptHandler(InterruptHandler):
     def __init__(self, folder: Path) -> None:
         """Create a handler; files in the run's ``folder`` ask the launcher to wait."""
         super().__init__(folder)
-        self._work: Any = None
         self.begin_run(folder)
 
     def begin_run(self, folder: Path, has_trained: bool = False) -> None:
@@ -101,12 +101,9 @@ class SynchronizedInterruptHandler(InterruptHandler):
             folder: of the run.
             has_trained: whether there is something to gather already, of an earlier cell.
         """
-        if self._work is not None:
-            self._work.wait()
         self._folder, self._handled_since = folder, None
         self._received_at: float | None = None
-        self._any_received: torch.Tensor | None = None
-        self._work = None
+        self._previous: Callable[[], bool] | None = None
         self._has_trained = has_trained
         self.stopped_together = False
 
@@ -121,7 +118,7 @@ class SynchronizedInterruptHandler(InterruptHandler):
         if self._is_being_handled() or _allocates_shared_memory(frame):
             return
         now = time.monotonic()
-        has_steps = self._work is not None or self._has_trained  # else nothing is lost
+        has_steps = self._previous is not None or self._has_trained  # else nothing is lost
         waited = 0.0 if self._received_at is None else now - self._received_at
         if not has_steps or waited > STEP_TIMEOUT:
             raise KeyboardInterrupt
@@ -130,20 +127,35 @@ class SynchronizedInterruptHandler(InterruptHandler):
             (self._folder / HOLDING_FILE).touch()
 
     def synchronize(self) -> None:
-        """Raise if a rank had received a SIGINT one step ago; all-reduce it for this step.
+        """Raise if a rank had received a SIGINT one step ago; tell the others for this step.
 
         Raises:
             KeyboardInterrupt: on all ranks, after one of them was interrupted.
         """
-        if self._work is not None:
-            self._work.wait()
-            assert self._any_received is not None
-            if self._any_received.item():
-                self.stopped_together = True
-                raise KeyboardInterrupt
-        # On the CPU, so that reading it does not synchronize a GPU.
-        self._any_received = torch.tensor(int(self._received_at is not None), dtype=torch.int32)
-        self._work = dist.all_reduce(self._any_received, dist.ReduceOp.MAX, async_op=True)
+        if self._previous is not None and self._previous():
+            self.stopped_together = True
+            raise KeyboardInterrupt
+        self._previous = _send(self._received_at is not None)
+
+
+def _send(received: bool) -> Callable[[], bool]:
+    """Tell all ranks whether this one has received a SIGINT; return what waits for all of them.
+
+    On the CPU, so that no rank waits for a GPU.
+    """
+    if (memory := all_reduce.shared_memory()) is not None:
+        stream = memory.interrupts
+        stream.publish(received)
+        position = stream.position
+        return lambda: received or any(stream.gather(position))
+    flag = torch.tensor(int(received), dtype=torch.int32)
+    work: Any = dist.all_reduce(flag, dist.ReduceOp.MAX, async_op=True)
+
+    def any_received() -> bool:
+        work.wait()
+        return bool(flag.item())
+
+    return any_received
 
 
 def ignore_interrupts() -> list[Any]:

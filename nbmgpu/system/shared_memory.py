@@ -18,6 +18,15 @@ SLOT_BYTES = 1 << 20
 PHASES = 2
 """Sets of slots: while some ranks still read one set, others write to the other one."""
 
+STREAM_LENGTH = 63
+"""Numbers of a rank that a stream keeps."""
+
+STREAM_BYTES = 8 * (1 + STREAM_LENGTH)
+"""Bytes of a rank in a stream: up to where it has read the others, then its own numbers."""
+
+STREAMS = CALL_ORDER, INTERRUPTS, FLAGS = range(3)
+"""Streams of numbers, and what for."""
+
 
 @dataclass(frozen=True)
 class SharedMemory:
@@ -25,8 +34,9 @@ class SharedMemory:
 
     Attributes:
         world_size: number of ranks.
-        memory: a header of one cache line per rank, up to the next page; then, for each phase,
-            one slot of ``SLOT_BYTES`` bytes per rank.
+        memory: a header, up to the next page; then, for each phase, one slot of ``SLOT_BYTES``
+            bytes per rank.  The header has one cache line per rank, then, for each stream, one
+            part of ``STREAM_BYTES`` bytes per rank.
         eventfds: one per rank, on which that rank waits.
     """
 
@@ -50,7 +60,24 @@ class SharedMemory:
             return None
         return cls(world_size, memory, tuple(eventfds))
 
+    def lines(self) -> memoryview[int]:
+        """Return the cache lines of all ranks, as int64, 8 per rank."""
+        return self._numbers(0, self.world_size * CACHE_LINE)
+
+    def stream(self, index: int, rank: int) -> memoryview[int]:
+        """Return the part of ``rank`` in a stream, int64."""
+        start = self.world_size * CACHE_LINE + (index * self.world_size + rank) * STREAM_BYTES
+        return self._numbers(start, STREAM_BYTES)
+
+    def slots_at(self, phase: int) -> int:
+        """Return where the slots of a phase begin, in bytes."""
+        return header_bytes(self.world_size) + phase * self.world_size * SLOT_BYTES
+
+    def _numbers(self, start: int, size: int) -> memoryview[int]:
+        return memoryview(self.memory)[start : start + size].cast("q")
+
 
 def header_bytes(world_size: int) -> int:
-    """Return the size of the header in bytes: one cache line per rank, in whole pages."""
-    return -(-world_size * CACHE_LINE // mmap.PAGESIZE) * mmap.PAGESIZE
+    """Return the size of the header in bytes, in whole pages."""
+    used = world_size * (CACHE_LINE + len(STREAMS) * STREAM_BYTES)
+    return -(-used // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -105,8 +105,10 @@ class ReductionPlanner:
         dp_size, shard = self._rank_info.dp_size, self._progress.shard
         total = all_reduce_losses(plan, like, self._rank_info.dp_group)
         scale: Any = factor
-        if factor == 1.0:
+        if factor == 1.0 and isinstance(total, torch.Tensor):
             scale = torch.where(total != 0, plan.weight * dp_size / total, 0.0)
+        elif factor == 1.0:
+            scale = plan.weight * dp_size / total if total else 0.0
         samples = 1.0 if is_sum or shard is None else float(shard.global_samples)
         group = self._accumulation.weigh(total * samples, samples)
         is_last = self._accumulation.is_step_due

@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from nbmgpu.strategies import profiles
-from nbmgpu.strategies.all_reduce import all_reduce
+from nbmgpu.strategies.all_reduce import any_rank
 from nbmgpu.strategies.base import Backward, RankContext
 from nbmgpu.strategies.mesh_sizes import DP, strategy_sizes
 from nbmgpu.strategies.profile import Profile
@@ -133,11 +133,13 @@ class FullyShardedDataParallel(ShardedStrategy):
         self._reducers.end()
         if self.param_states:
             self.wrapper.check_reductions()
-            # On the CPU, where reading the result does not wait for the GPU.
             states = self.param_states
-            flags = torch.tensor([[s.has_grad, s.unreduced_grad is not None] for s in states]).int()
-            all_reduce(flags).wait()
-            for state, (has_grad, has_unreduced) in zip(states, flags.tolist(), strict=True):
+            have_grad = [s.has_grad for s in states]
+            have_unreduced = [s.unreduced_grad is not None for s in states]
+            flags = any_rank([*have_grad, *have_unreduced])
+            for state, has_grad, has_unreduced in zip(
+                states, flags[: len(states)], flags[len(states) :], strict=True
+            ):
                 if not has_grad and state.had_no_grad:
                     state.set_grad(None)  # FSDP2 has reduced zeros
                 if has_unreduced:
@@ -148,7 +150,7 @@ class FullyShardedDataParallel(ShardedStrategy):
     def finish(self) -> None:
         """Gather all objects of the cell; collective."""
         if self.param_states:
-            self.wrapper.call_order.check(END_OF_CELL)
+            self.wrapper.call_order.check(END_OF_CELL, wait=True)
         super().finish()
 
     def close(self) -> None:

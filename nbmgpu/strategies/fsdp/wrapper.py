@@ -25,7 +25,7 @@ from torch.distributed.fsdp import (
 
 from nbmgpu.patches import PatchStack
 from nbmgpu.strategies.mesh_sizes import DP, FSDP
-from nbmgpu.strategies.sharding.call_order import TIMEOUT, CallOrderCheck
+from nbmgpu.strategies.sharding.call_order import LARGEST, TIMEOUT, CallOrderCheck
 from nbmgpu.strategies.sharding.param_state import MOVED
 from nbmgpu.strategies.sharding.parameter_storage import FreedStorage
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
@@ -35,9 +35,6 @@ from .fsdp_param import CellFSDPParam, FSDPParamState
 from .fsdp_param_group import CellFSDPParamGroup
 from .module_call import ModuleCall
 from .wrap_policy import ShardingPlan
-
-NON_NEGATIVE = (1 << 62) - 1
-"""Mask for hashes: ``CallOrderCheck`` has a meaning for negative positions."""
 
 
 class FSDPWrapper:
@@ -101,7 +98,7 @@ class FSDPWrapper:
             StrategyError: they have not, and gradients are mixed up.
         """
         order, self._reduced[:] = tuple(self._reduced), []
-        self.call_order.check(hash(order) & NON_NEGATIVE, "the same place of the backward pass")
+        self.call_order.check(hash(order) & LARGEST, "the same place of the backward pass")
 
     def shard(
         self, plan: ShardingPlan, layouts: Mapping[nn.Parameter, ShardLayout] | None = None

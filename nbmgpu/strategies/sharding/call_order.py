@@ -2,16 +2,26 @@
 
 Each of these calls gathers parameters.  Ranks that issue different ones would wait for
 each other until the process group's timeout, or mix up their data.
+
+Ranks of one machine do not wait for each other here: each publishes its calls in shared memory, and
+the rank that comes to a call last sees whether it is the same on all of them, before it joins the
+collective.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from torch.distributed import ProcessGroup
 
-from nbmgpu.errors import SAME_STEPS_HINT, RankError, StrategyError, format_message
-from nbmgpu.strategies.all_reduce import can_share_memory, gather_numbers
+from nbmgpu.errors import SAME_STEPS_HINT, StrategyError, format_message
+from nbmgpu.strategies import all_reduce
+from nbmgpu.system.shared_memory import STREAM_LENGTH
+
+if TYPE_CHECKING:
+    from nbmgpu.strategies.shared_memory.number_stream import NumberStream
 
 TIMEOUT = timedelta(minutes=5)
 """How long a rank waits for the others at the same call."""
@@ -22,7 +32,12 @@ BACKWARD = -1
 END_OF_CELL = -2
 """The position of a rank that has finished the cell."""
 
+LOWEST = END_OF_CELL
+
 NAMES = {BACKWARD: "backward()", END_OF_CELL: "the end of the cell"}
+
+LARGEST = (1 << 47) - 1
+"""The largest position."""
 
 
 def start_of_forward(module: int, is_outermost: bool) -> int:
@@ -40,7 +55,7 @@ def _is_outermost_start(position: int) -> bool:
 
 
 class CallOrderCheck:
-    """Compares positions of ranks, on the CPU, so that no GPU is waited for."""
+    """Compares positions of ranks, on the CPU, so that no rank waits for a GPU."""
 
     def __init__(
         self, strategy: str, group: ProcessGroup, remedy: str, in_memory: bool = False
@@ -51,37 +66,53 @@ class CallOrderCheck:
             strategy: the name of the strategy, for error messages.
             group: the ranks, a group of its own with ``TIMEOUT``.
             remedy: what to type where ranks run different modules.
-            in_memory: whether to use shared memory if there is some; only for a group of all ranks,
-                which then compare and all-reduce in the same order.
+            in_memory: whether to use shared memory if there is some; only for the one check of all
+                ranks.
         """
         self.strategy = strategy
         self.group = group
         self.remedy = remedy
         self.in_memory = in_memory
+        self._names: deque[str] = deque(maxlen=STREAM_LENGTH)
 
-    def check(self, position: int, name: str = "") -> None:
-        """Make sure that all ranks are at ``position``; collective.
+    def check(self, position: int, name: str = "", wait: bool = False) -> None:
+        """Make sure that all ranks make the same call; collective.
 
         Args:
-            position: a number for the call, the same on all ranks.
+            position: a number for the call, the same on all ranks, at most ``LARGEST``.
             name: describes the position in the error message.
+            wait: whether to wait for the other ranks, because no collective follows.
 
         Raises:
             StrategyError: another rank is at another position, or did not arrive in time.
+            RankError: a rank that this one waits for has finished the cell.
         """
         name = name or NAMES[position]
+        if self.in_memory and (shared := all_reduce.shared_memory()) is not None:
+            self._names.append(name)
+            self._compare_in_memory(shared.call_order, position, wait)
+            return
         try:
-            in_memory = self.in_memory and can_share_memory()
-            positions = gather_numbers(position, None if in_memory else self.group)
-        except RankError:
-            raise  # a rank has left
+            positions = all_reduce.gather_numbers(position, self.group)
         except RuntimeError as error:
             raise self._different_modules(name) from error
-        highest, lowest = max(positions), min(positions)
+        self._compare(position, positions, name)
+
+    def _compare_in_memory(self, stream: NumberStream, position: int, wait: bool) -> None:
+        stream.publish(position - LOWEST)
+        if wait:
+            stream.wait(stream.position)
+        if (difference := stream.compare()) is not None:
+            name = self._names[difference.position - stream.position - 1]
+            own, *others = (n + LOWEST for n in (difference.own, *difference.others))
+            self._compare(own, others, name)
+
+    def _compare(self, own: int, others: list[int], name: str) -> None:
+        highest, lowest = max(own, *others), min(own, *others)
         if highest == lowest:
             return
         if lowest in NAMES and (highest in NAMES or _is_outermost_start(highest)):
-            raise self._different_steps(name, None if position == lowest else NAMES[lowest])
+            raise self._different_steps(name, None if own == lowest else NAMES[lowest])
         raise self._different_modules(name)
 
     def _different_steps(self, name: str, other: str | None) -> StrategyError:
