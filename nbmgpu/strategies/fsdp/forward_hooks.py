@@ -16,9 +16,32 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.distributed.utils import _apply_to_tensors
 
+from nbmgpu.patches import PatchStack
 from nbmgpu.strategies.sequence.sequence_tensor import SequenceTensor, whole_of
+
+FORWARD_HOOKS = FSDPState, ("_pre_forward", "_post_forward")
+BACKWARD_HOOKS = (
+    (FSDPState, ("_pre_backward", "_root_post_backward_final_callback")),
+    (FSDPParamGroup, ("pre_backward", "post_backward")),
+)
+
+
+def disable_compilation_once(patches: PatchStack) -> None:
+    """Exclude FSDP2's hooks from compilation once, where it would do so in each call.
+
+    Those of forward passes only run in ``pre_forward`` and ``post_forward``, which are excluded.
+    """
+    for cls, names in (FORWARD_HOOKS, *BACKWARD_HOOKS):
+        for name in names:
+            hook = getattr(getattr(cls, name), "__wrapped__", None)
+            if hook is not None:
+                target = f"{cls.__module__}.{cls.__qualname__}.{name}"
+                runs_excluded = name in FORWARD_HOOKS[1]
+                patches.replace(target, hook if runs_excluded else torch.compiler.disable(hook))
 
 
 def pre_forward(state: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -38,10 +61,13 @@ def post_forward(state: Any, args: Any, output: Any) -> Any:
     also in dataclasses.
     """
     (module,) = state._modules
+    output_dtype = state._mp_policy.output_dtype
     # FSDP2 warns of views: an in-place change would remove its hook.
+    if type(output) is Tensor:  # most outputs, which take less time so
+        return _cast(state._post_forward(module, args, _copy_view(output)), output_dtype)
     given, slices = _with_slices(_apply_to_tensors(_copy_view, output))
     tensors = _tensors(slices)
-    hooked = _cast(state._post_forward(module, args, tensors), state._mp_policy.output_dtype)
+    hooked = _cast(state._post_forward(module, args, tensors), output_dtype)
     by_id = {id(before): after for before, after in zip(tensors, hooked, strict=True)}
     output = _split_again(given, _apply_to_tensors(lambda tensor: by_id[id(tensor)], slices))
     tensors.clear()
@@ -67,8 +93,10 @@ def end_failed_forward(root: Any) -> None:
 def _with_slices(container: Any) -> tuple[list[Tensor], Any]:
     """Return the tensors of ``container``, and a copy that has the slices of those that are split.
 
-    FSDP2 would gather a split tensor.
+    FSDP2 would gather a split tensor.  If none is split, there are no tensors to return.
     """
+    if not any(isinstance(tensor, SequenceTensor) for tensor in _tensors(container)):
+        return [], container
     plain = _apply_to_tensors(lambda t: whole_of(t) if _is_gathered(t) else t, container)
     slices = _apply_to_tensors(lambda t: t.slice() if isinstance(t, SequenceTensor) else t, plain)
     return _tensors(plain), slices
@@ -76,6 +104,8 @@ def _with_slices(container: Any) -> tuple[list[Tensor], Any]:
 
 def _split_again(given: list[Tensor], hooked: Any) -> Any:
     """Return ``hooked`` with split tensors in place of slices, in the order of ``given``."""
+    if not given:
+        return hooked
     remaining = iter(given)
 
     def split_again(tensor: Tensor) -> Tensor:

@@ -33,7 +33,8 @@ class FSDPParamState(ParamState):
         gathered: full tensors that represent the parameter in autograd graphs.
         unreduced_grad: the full gradient of this rank that FSDP2 has not reduced.
         has_grad: whether FSDP2 got a gradient in this backward pass.
-        had_no_grad: whether ``.grad`` was None before this backward pass.
+        had_no_grad: whether ``.grad`` was None before this backward pass; only known where FSDP2
+            got no gradient on this rank.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class FSDPParamState(ParamState):
         self.gathered: list[weakref.ref[Tensor]] = []
         self.unreduced_grad: Tensor | None = None
         self.has_grad = False
-        self.had_no_grad = True
+        self.had_no_grad = False
         self.replace_class()
 
     def sharded_param(self) -> Any:
@@ -122,6 +123,8 @@ class FSDPParamState(ParamState):
         """
         unsharded: Any = self.unsharded_param()
         after_reduction = None if unsharded is None else unsharded.grad
+        if after_reduction is None and not is_early:
+            return
         if after_reduction is not None:
             unsharded.grad = None
         for grad in (self.take_early_grad() if is_early else None, after_reduction):
@@ -180,20 +183,25 @@ class CellFSDPParam(FSDPParam):
     param_state: FSDPParamState | None = None
 
     def _setattr_on_modules(self, param: nn.Parameter) -> None:
-        state = self.param_state
-        # A split parameter looks full to the cell also while its part is unsharded.
-        if state is not None and (param is self.sharded_param or state.split is not None):
-            param = state.parameter
-        super()._setattr_on_modules(param)
+        if self.param_state is None:
+            super()._setattr_on_modules(param)  # else the group registers all of its parameters
 
     def reset_sharded_param(self) -> None:
         """Do nothing: the cell cannot replace the sharded parameter."""
 
     def register(self, unsharded: bool) -> None:
         """Register the unsharded parameter on the modules, or the cell's."""
+        state = self.param_state
+        assert state is not None
+        shown = state.parameter
         if unsharded:
             self._unsharded_param.is_averaged = True  # type: ignore[attr-defined]
-        self._setattr_on_modules(self._unsharded_param if unsharded else self.sharded_param)
+            # A split parameter looks full to the cell also while its part is unsharded.
+            shown = self._unsharded_param if state.split is None else shown
+        info = self._module_info
+        info.module._parameters[info.param_name] = shown
+        for module, name in zip(info.shared_modules, info.shared_param_names, strict=True):
+            module._parameters[name] = shown
 
     def places(self) -> list[tuple[nn.Module, str]]:
         """Return the modules that have this parameter, and its name in each."""
@@ -206,5 +214,6 @@ class CellFSDPParam(FSDPParam):
         info = self._module_info
         current = info.module._parameters.get(info.param_name)
         assert self.param_state is not None
-        unsharded = getattr(self, "_unsharded_param", None)
-        return current is self.param_state.parameter or current is unsharded
+        if current is self.param_state.parameter:
+            return True
+        return current is not None and current is getattr(self, "_unsharded_param", None)

@@ -20,6 +20,7 @@ class CellFSDPParamGroup(FSDPParamGroup):
         position: number of the group, the same on all ranks.
         reduced: positions of the groups that this backward pass has reduced, in order; shared by
             all groups.
+        shows_unsharded: whether the unsharded parameters are registered on the modules.
         shard_group: the ranks that hold the rows of one tensor; None for all ranks.
         replica_group: the ranks that hold the same rows; None if there are no replicas.
     """
@@ -27,6 +28,7 @@ class CellFSDPParamGroup(FSDPParamGroup):
     fsdp_params: list[CellFSDPParam]  # type: ignore[assignment]
     position: int
     reduced: list[int]
+    shows_unsharded: bool = False
     shard_group: ProcessGroup | None
     replica_group: ProcessGroup | None
 
@@ -65,19 +67,28 @@ class CellFSDPParamGroup(FSDPParamGroup):
             unsharded = getattr(param, "_unsharded_param", None)
             if unsharded is None:
                 continue
-            if unsharded.grad is None:
-                if unsharded.requires_grad:
-                    unsharded.grad = torch.zeros_like(unsharded)
-            elif param.param_state is not None:
-                param.param_state.has_grad = True
+            state = param.param_state
+            assert state is not None
+            if unsharded.grad is not None:
+                state.has_grad = True
+            elif unsharded.requires_grad:
+                unsharded.grad = torch.zeros_like(unsharded)
+                state.had_no_grad |= state.sharded_param().grad is None
         self.reduced.append(self.position)
         super().post_backward(*unused)
 
+    def _to_sharded(self) -> None:
+        super()._to_sharded()  # type: ignore[no-untyped-call]
+        self._register(unsharded=False)
+
     def _register(self, unsharded: bool) -> None:
-        for param in self.fsdp_params:
-            param.register(unsharded and self.is_unsharded)
+        unsharded = unsharded and self.is_unsharded
+        if unsharded != self.shows_unsharded:
+            self.shows_unsharded = unsharded
+            for param in self.fsdp_params:
+                param.register(unsharded)
 
     def reshard_stale(self) -> None:
         """Reshard after the rows have changed, so that they are gathered again."""
         if self.is_unsharded and not is_bw():
-            self._to_sharded()  # type: ignore[no-untyped-call]
+            self._to_sharded()

@@ -120,8 +120,7 @@ class FullyShardedDataParallel(ShardedStrategy):
         if self._reducers.changed():
             self._reducers.create(self.replicated_units())
         for param_state in self.param_states:
-            param_state.has_grad = False
-            param_state.had_no_grad = param_state.sharded_param().grad is None
+            param_state.has_grad = param_state.had_no_grad = False
         self._reducers.begin(backward)
 
     def end_backward(self, backward: Backward) -> None:
@@ -133,19 +132,22 @@ class FullyShardedDataParallel(ShardedStrategy):
         self._reducers.end()
         if self.param_states:
             self.wrapper.check_reductions()
-            states = self.param_states
-            have_grad = [s.has_grad for s in states]
-            have_unreduced = [s.unreduced_grad is not None for s in states]
-            flags = any_rank([*have_grad, *have_unreduced])
-            for state, has_grad, has_unreduced in zip(
-                states, flags[: len(states)], flags[len(states) :], strict=True
-            ):
-                if not has_grad and state.had_no_grad:
-                    state.set_grad(None)  # FSDP2 has reduced zeros
-                if has_unreduced:
-                    state.reduce_unreduced()
+            self._agree_on_gradients()
         for statistics in self._statistics:
             statistics.average(backward.weight)
+
+    def _agree_on_gradients(self) -> None:
+        """Reduce what any rank has, and remove what no rank has; collective."""
+        states = self.param_states
+        have_grad = [s.has_grad for s in states]
+        have_unreduced = [s.unreduced_grad is not None for s in states]
+        flags = any_rank(have_grad + have_unreduced)
+        for state, has_grad in zip(states, flags, strict=False):
+            if not has_grad and state.had_no_grad:
+                state.set_grad(None)  # FSDP2 has reduced zeros
+        for index, has_unreduced in enumerate(flags[len(states) :]):
+            if has_unreduced:
+                states[index].reduce_unreduced()
 
     def finish(self) -> None:
         """Gather all objects of the cell; collective."""

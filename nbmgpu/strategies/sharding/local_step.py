@@ -13,7 +13,7 @@ import collections
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -142,6 +142,7 @@ class LocalStep:
         """Shard the states under ``keys``, which have a value for each element."""
         self.keys = keys
         self._local_params: dict[int, nn.Parameter] = {}
+        self._swapped: dict[int, _Swapped] = {}
 
     def step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
         """Run ``plain()``, a step of ``optimizer``, with local parts instead of parameters."""
@@ -196,13 +197,9 @@ class LocalStep:
         kwargs = {k: wrap(v) for k, v in plain.keywords.items()}
         return functools.partial(plain.func, *args, **kwargs)
 
-    def _param_states(self) -> list[ParamState]:
-        parameters = (p for group in self.optimizer.param_groups for p in group["params"])
-        return [p._param_state for p in parameters if isinstance(p, ShardedParameter)]
-
     def _local(self, param_state: ParamState) -> nn.Parameter:
         """Return the local part as a parameter, with its gradient."""
-        key = id(param_state.parameter)
+        key = id(param_state)
         part = param_state.shard.local
         local = self._local_params.get(key)
         if local is None or local.data_ptr() != part.data_ptr() or local.shape != part.shape:
@@ -214,19 +211,26 @@ class LocalStep:
     def _swap_in(self) -> None:
         """Replace parameters, gradients and states of the optimizer by local parts."""
         optimizer = self.optimizer
-        param_states = self._param_states()
-        swap = {id(s.parameter): self._local(s) for s in param_states}
-        shards = {id(s.parameter): s.shard for s in param_states}
-        self._state_of_local = {id(swap[id(s.parameter)]): s for s in param_states}
+        self._swapped = {}
+        swapped: _Swapped | None
+        of_parameter: dict[int, _Swapped] = {}
         for group in optimizer.param_groups:
-            group["params"][:] = [swap.get(id(p), p) for p in group["params"]]
+            parameters = group["params"]
+            for index, parameter in enumerate(parameters):
+                if isinstance(parameter, ShardedParameter):
+                    param_state: ParamState = parameter._param_state
+                    local = self._local(param_state)
+                    swapped = _Swapped(param_state, local)
+                    self._swapped[id(local)] = of_parameter[id(parameter)] = swapped
+                    parameters[index] = local
         states = list(optimizer.state.items())
         optimizer.state.clear()
         for key, state in states:
-            if id(key) in shards and isinstance(state, dict):
+            swapped = of_parameter.get(id(key))
+            if swapped is not None and isinstance(state, dict):
                 for name in state.keys() & self.keys:
-                    state[name] = _to_part(state[name], shards[id(key)])
-            optimizer.state[swap.get(id(key), key)] = state
+                    state[name] = _to_part(state[name], swapped.param_state.shard)
+            optimizer.state[key if swapped is None else swapped.local] = state
 
     def _swap_out(self) -> None:
         """Restore the parameters, and make the states full tensor views."""
@@ -236,26 +240,34 @@ class LocalStep:
         states = list(optimizer.state.items())
         optimizer.state.clear()
         for key, state in states:
-            param_state = self._state_of_local.get(id(key))
-            if param_state is not None and isinstance(state, dict):
+            swapped = self._swapped.get(id(key))
+            if swapped is not None and isinstance(state, dict):
                 for name in state.keys() & self.keys:
-                    state[name] = _to_view(state[name], param_state)
+                    state[name] = _to_view(state[name], swapped.param_state)
             optimizer.state[self._original(key)] = state
-        for local in list(self._local_params.values()):
-            if (param_state := self._state_of_local.get(id(local))) is not None:
-                self._copy_back(local, param_state)
+        for swapped in self._swapped.values():
+            swapped.copy_back()
+        for on_change in {each.param_state.shard.on_change for each in self._swapped.values()}:
+            on_change()
 
     def _original(self, parameter: Any) -> Any:
-        param_state = self._state_of_local.get(id(parameter))
-        return parameter if param_state is None else param_state.parameter
+        swapped = self._swapped.get(id(parameter))
+        return parameter if swapped is None else swapped.param_state.parameter
 
-    def _copy_back(self, local: nn.Parameter, param_state: ParamState) -> None:
+
+class _Swapped(NamedTuple):
+    """A parameter that an optimizer steps on, in place of a sharded one."""
+
+    param_state: ParamState
+    local: nn.Parameter
+
+    def copy_back(self) -> None:
         """Copy changed parts and gradients back, also where the step has assigned new tensors."""
+        param_state, local = self
         part = param_state.shard.local
         if local.data_ptr() != part.data_ptr():
             part.detach().copy_(local.detach())
             local.data = part.detach()
-        param_state.shard.on_change()
         before, grad = param_state.local_grad(), local.grad
         if grad is None:
             param_state.set_local_grad(None)
