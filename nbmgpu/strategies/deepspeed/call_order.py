@@ -7,7 +7,7 @@ wait for each other forever, or mix up their data.
 from __future__ import annotations
 
 from nbmgpu.errors import SAME_STEPS_HINT, StrategyError, format_message
-from nbmgpu.strategies.all_reduce import gather_numbers
+from nbmgpu.strategies.all_reduce import gather_numbers, shared_memory
 
 FORWARD = 1 << 39
 BACKWARD = 1 << 40
@@ -38,14 +38,26 @@ DIFFERENT_GRADIENTS: Message = (
 )
 
 
-def check_same_on_all_ranks(number: int, message: Message) -> None:
+def check_same_on_all_ranks(number: int, message: Message, wait: bool = False) -> None:
     """Compare ``number`` with that of the other ranks; collective.
+
+    On one machine, the rank that comes last does, and no rank waits for another.
+
+    Args:
+        number: of a call.
+        message: of the error.
+        wait: whether to wait for the other ranks, because no collective follows.
 
     Raises:
         StrategyError: with ``message``, if another rank has another number; with
             ``DIFFERENT_MODULES``, if a rank is at a module inside a forward pass.
     """
-    numbers = gather_numbers(number)
+    if (memory := shared_memory()) is not None:
+        if (difference := memory.call_order.check(number, wait)) is None:
+            return
+        numbers = [difference.own, *difference.others]
+    else:
+        numbers = gather_numbers(number)
     if max(numbers) != min(numbers):
         inside_forward = min(numbers) < LARGEST_MODULE
         raise StrategyError(format_message(*(DIFFERENT_MODULES if inside_forward else message)))

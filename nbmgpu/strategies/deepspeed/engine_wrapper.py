@@ -12,7 +12,7 @@ from nbmgpu.strategies.half_precision import HALF_DTYPES
 from nbmgpu.strategies.replication import RunningStatistics
 
 from .backward_pass import BackwardPass
-from .call_order import DIFFERENT_STEPS, check_same_on_all_ranks
+from .call_order import DIFFERENT_STEPS, END_OF_CELL, check_same_on_all_ranks
 from .mixed_precision import InputOutputCasts
 from .optimizer_step import DelegatingOptimizer, OptimizerStep
 from .original_modules import OriginalModules
@@ -108,7 +108,7 @@ class EngineWrapper:
     def check_call(self, number: int) -> None:
         """Check, under stage 3, that all ranks make the call ``number`` now; collective."""
         if self.engine.stage == 3:
-            check_same_on_all_ranks(number, DIFFERENT_STEPS)
+            check_same_on_all_ranks(number, DIFFERENT_STEPS, wait=number == END_OF_CELL)
 
     def finish(self) -> None:
         """Gather weights, gradients and states into the user's objects; collective."""

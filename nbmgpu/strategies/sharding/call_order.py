@@ -99,10 +99,7 @@ class CallOrderCheck:
         self._compare(position, positions, name)
 
     def _compare_in_memory(self, stream: NumberStream, position: int, wait: bool) -> None:
-        stream.publish(position - LOWEST)
-        if wait:
-            stream.wait(stream.position)
-        if (difference := stream.compare()) is not None:
+        if (difference := stream.check(position - LOWEST, wait)) is not None:
             name = self._names[difference.position - stream.position - 1]
             own, *others = (n + LOWEST for n in (difference.own, *difference.others))
             self._compare(own, others, name)

@@ -91,6 +91,17 @@ class NumberStream:
         for rank, stream in self._others:
             self._signals.wait_for(rank, partial(_has_published, stream, position))
 
+    def check(self, number: int, wait: bool = False) -> Difference | None:
+        """Publish ``number`` and ``compare``; with ``wait``, when all ranks have published it.
+
+        Raises:
+            RankError: as ``publish`` and ``wait`` do.
+        """
+        self.publish(number)
+        if wait:
+            self.wait(self.position)
+        return self.compare()
+
     def compare(self) -> Difference | None:
         """Compare what has been published; return the first difference, None if there is none.
 
