@@ -73,7 +73,7 @@ class FSDPParamState(ParamState):
 
     def local_grad(self) -> Tensor | None:
         """Return this rank's rows of the gradient."""
-        grad = self.sharded_param().grad
+        grad: Any = self.fsdp_param.sharded_param.grad
         # ``to_local`` would return another object each time, and take longer.
         return None if grad is None else grad._local_tensor
 
@@ -108,7 +108,8 @@ class FSDPParamState(ParamState):
     def restore_registration(self) -> None:
         """Register the cell's parameter on its modules, and free FSDP2's unsharded one."""
         self.group.reshard_stale()
-        self.fsdp_param.register(unsharded=False)
+        for module, name in self.fsdp_param.places():
+            module._parameters[name] = self.parameter
 
     def add_unreduced(self, grad: Tensor) -> None:
         """Accumulate a full gradient that FSDP2 does not reduce."""
@@ -123,8 +124,6 @@ class FSDPParamState(ParamState):
         """
         unsharded: Any = self.unsharded_param()
         after_reduction = None if unsharded is None else unsharded.grad
-        if after_reduction is None and not is_early:
-            return
         if after_reduction is not None:
             unsharded.grad = None
         for grad in (self.take_early_grad() if is_early else None, after_reduction):
@@ -189,31 +188,8 @@ class CellFSDPParam(FSDPParam):
     def reset_sharded_param(self) -> None:
         """Do nothing: the cell cannot replace the sharded parameter."""
 
-    def register(self, unsharded: bool) -> None:
-        """Register the unsharded parameter on the modules, or the cell's."""
-        state = self.param_state
-        assert state is not None
-        shown = state.parameter
-        if unsharded:
-            self._unsharded_param.is_averaged = True  # type: ignore[attr-defined]
-            # A split parameter looks full to the cell also while its part is unsharded.
-            shown = self._unsharded_param if state.split is None else shown
-        info = self._module_info
-        info.module._parameters[info.param_name] = shown
-        for module, name in zip(info.shared_modules, info.shared_param_names, strict=True):
-            module._parameters[name] = shown
-
     def places(self) -> list[tuple[nn.Module, str]]:
         """Return the modules that have this parameter, and its name in each."""
         info = self._module_info
         shared = zip(info.shared_modules, info.shared_param_names, strict=True)
         return [(info.module, info.param_name), *shared]
-
-    def is_registered(self) -> bool:
-        """Whether the module has this parameter, and not a replacement of the cell."""
-        info = self._module_info
-        current = info.module._parameters.get(info.param_name)
-        assert self.param_state is not None
-        if current is self.param_state.parameter:
-            return True
-        return current is not None and current is getattr(self, "_unsharded_param", None)

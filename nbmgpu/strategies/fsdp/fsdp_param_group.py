@@ -20,6 +20,7 @@ class CellFSDPParamGroup(FSDPParamGroup):
         position: number of the group, the same on all ranks.
         reduced: positions of the groups that this backward pass has reduced, in order; shared by
             all groups.
+        places: the parameters by module, the name in each, and FSDP2's object.
         shows_unsharded: whether the unsharded parameters are registered on the modules.
         shard_group: the ranks that hold the rows of one tensor; None for all ranks.
         replica_group: the ranks that hold the same rows; None if there are no replicas.
@@ -28,6 +29,7 @@ class CellFSDPParamGroup(FSDPParamGroup):
     fsdp_params: list[CellFSDPParam]  # type: ignore[assignment]
     position: int
     reduced: list[int]
+    places: list[tuple[dict[str, Any], str, CellFSDPParam]]
     shows_unsharded: bool = False
     shard_group: ProcessGroup | None
     replica_group: ProcessGroup | None
@@ -85,8 +87,30 @@ class CellFSDPParamGroup(FSDPParamGroup):
         unsharded = unsharded and self.is_unsharded
         if unsharded != self.shows_unsharded:
             self.shows_unsharded = unsharded
-            for param in self.fsdp_params:
-                param.register(unsharded)
+            self.register(unsharded)
+
+    def register(self, unsharded: bool) -> None:
+        """Register the unsharded parameters on the modules, or the cell's."""
+        for parameters, name, param in self.places:
+            state = param.param_state
+            assert state is not None
+            shown = state.parameter
+            if unsharded:
+                param._unsharded_param.is_averaged = True  # type: ignore[attr-defined]
+                # A split parameter looks full to the cell also while its part is unsharded.
+                shown = param._unsharded_param if state.split is None else shown
+            parameters[name] = shown
+
+    def are_registered(self) -> bool:
+        """Whether modules have these parameters, and not replacements of the cell."""
+        for parameters, name, param in self.places:
+            current, state = parameters.get(name), param.param_state
+            assert state is not None
+            if current is not state.parameter and (
+                current is None or current is not state.unsharded_param()
+            ):
+                return False
+        return True
 
     def reshard_stale(self) -> None:
         """Reshard after the rows have changed, so that they are gathered again."""

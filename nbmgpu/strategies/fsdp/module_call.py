@@ -46,7 +46,7 @@ class ModuleCall:
     def call(self, original_call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call the module between FSDP2's pre-forward and post-forward hooks."""
         group = self.group
-        if group is not None and not all(p.is_registered() for p in group.fsdp_params):
+        if group is not None and not group.are_registered():
             return original_call(self.module, *args, **kwargs)  # torch.func.functional_call
         name = type(self.module).__name__
         is_outermost = self.state._state_ctx.iter_forward_root is None

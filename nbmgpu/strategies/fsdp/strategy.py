@@ -128,7 +128,9 @@ class FullyShardedDataParallel(ShardedStrategy):
         with torch._C.DisableTorchFunctionSubclass():
             early = [s.parameter.grad is not None for s in self.param_states]
         for param_state, is_early in zip(self.param_states, early, strict=True):
-            param_state.collect_unreduced(is_early)
+            unsharded = param_state.unsharded_param()
+            if is_early or (unsharded is not None and unsharded.grad is not None):
+                param_state.collect_unreduced(is_early)
         self._reducers.end()
         if self.param_states:
             self.wrapper.check_reductions()

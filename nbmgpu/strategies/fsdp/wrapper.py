@@ -148,7 +148,12 @@ class FSDPWrapper:
                     split = layouts.get(original)
                     fsdp_param.param_state = FSDPParamState(original, fsdp_param, group, split)
                     param_states.append(fsdp_param.param_state)
-                    fsdp_param.register(unsharded=False)
+                group.places = [
+                    (module._parameters, name, fsdp_param)
+                    for fsdp_param in group.fsdp_params
+                    for module, name in fsdp_param.places()
+                ]
+                group.register(unsharded=False)
         root._lazy_init()
         for module, state in zip((*plan.units, plan.root), states, strict=True):
             position = len(self.calls)

@@ -198,14 +198,13 @@ class LocalStep:
         return functools.partial(plain.func, *args, **kwargs)
 
     def _local(self, param_state: ParamState) -> nn.Parameter:
-        """Return the local part as a parameter, with its gradient."""
+        """Return the local part as a parameter."""
         key = id(param_state)
         part = param_state.shard.local
         local = self._local_params.get(key)
         if local is None or local.data_ptr() != part.data_ptr() or local.shape != part.shape:
             local = nn.Parameter(part.detach(), param_state.parameter.requires_grad)
             self._local_params[key] = local  # also if it has moved
-        local.grad = param_state.local_grad()
         return local
 
     def _swap_in(self) -> None:
@@ -220,7 +219,8 @@ class LocalStep:
                 if isinstance(parameter, ShardedParameter):
                     param_state: ParamState = parameter._param_state
                     local = self._local(param_state)
-                    swapped = _Swapped(param_state, local)
+                    local.grad = grad = param_state.local_grad()
+                    swapped = _Swapped(param_state, local, grad)
                     self._swapped[id(local)] = of_parameter[id(parameter)] = swapped
                     parameters[index] = local
         states = list(optimizer.state.items())
@@ -260,15 +260,16 @@ class _Swapped(NamedTuple):
 
     param_state: ParamState
     local: nn.Parameter
+    grad: Tensor | None
 
     def copy_back(self) -> None:
         """Copy changed parts and gradients back, also where the step has assigned new tensors."""
-        param_state, local = self
+        param_state, local, before = self
         part = param_state.shard.local
         if local.data_ptr() != part.data_ptr():
             part.detach().copy_(local.detach())
             local.data = part.detach()
-        before, grad = param_state.local_grad(), local.grad
+        grad = local.grad
         if grad is None:
             param_state.set_local_grad(None)
         elif grad is not before and before is not None and grad.data_ptr() != before.data_ptr():
