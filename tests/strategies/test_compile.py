@@ -98,6 +98,28 @@ def test_models_that_the_cell_compiles(how: str, options: dict[str, object]) -> 
     assert_equal(idiom(how, OWN_COMPILE[how], setup=ATTENTION), **options)
 
 
+TIED = """
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.inside = nn.Embedding(4, 8), nn.Linear(8, 8)
+        self.head = nn.Linear(8, 4, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.inside(x + self.table((x.sum(1) > 0).long()))))
+
+model = Tied()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("strategy", ["fsdp", "tp", pytest.param("zero2", marks=MATRIX)])
+def test_tied_weights_of_a_model_that_the_cell_compiles(strategy: str) -> None:
+    assert_equal(idiom(strategy, OWN_COMPILE["wrapper"], setup=TIED), strategy=strategy)
+
+
 @pytest.mark.parametrize("strategy", ["tp", pytest.param("fsdp", marks=MATRIX)])
 def test_a_single_graph_is_impossible_with_collectives(strategy: str) -> None:
     compiled = "torch.compile(model, backend='eager', fullgraph=True)"

@@ -68,6 +68,7 @@ class FullTensorView:
     _leaf: ShardedParameter | None = None
     _dispatch: ClassVar[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]]
     """Runs operations; set by ``view_operations``, which imports this module."""
+    _is_excluded: ClassVar[bool] = False
 
     @classmethod
     def __torch_function__(
@@ -75,6 +76,19 @@ class FullTensorView:
     ) -> Any:
         """Run ``func`` with the result of one device."""
         return cls._dispatch(func, args, kwargs or {})
+
+    @classmethod
+    def exclude_from_compilation(cls) -> None:
+        """Let compiled graphs end at operations on views.
+
+        They would guard the strides that a parameter of the cell shows, but does not have.  Called
+        when there are views: it imports torch's compiler, which takes a second.
+        """
+        if not FullTensorView._is_excluded:
+            function: Any = FullTensorView.__torch_function__
+            disabled: Any = classmethod(torch.compiler.disable(function.__func__))
+            FullTensorView.__torch_function__ = disabled  # type: ignore[method-assign]
+            FullTensorView._is_excluded = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return a full, plain copy."""

@@ -89,6 +89,7 @@ class ShardedStrategy(Strategy):
         """Start without units."""
         super().__init__(context)
         keep_rnn_weights_in_place()
+        FullTensorView.exclude_from_compilation()
         self.freed_storage = FreedStorage()
         self._units: list[Unit] = []
         self._steps: WeakKeyDictionary[Optimizer, LocalStep | None] = WeakKeyDictionary()
