@@ -31,7 +31,7 @@ from nbmgpu.strategies.sharding.parameter_storage import FreedStorage
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 from nbmgpu.strategies.strategy_options import StrategyOptions
 
-from .forward_hooks import disable_compilation_once
+from .forward_hooks import spare_python_time
 from .fsdp_param import CellFSDPParam, FSDPParamState
 from .fsdp_param_group import CellFSDPParamGroup
 from .module_call import ModuleCall
@@ -199,7 +199,7 @@ class FSDPWrapper:
             return call_between_hooks(module_call, original_call, args, kwargs)
 
         self.patches.replace("torch.nn.Module.__call__", call)
-        disable_compilation_once(self.patches)
+        spare_python_time(self.patches)
 
     def close(self) -> None:
         """Remove the patch of module calls."""
