@@ -12,9 +12,9 @@ notebooks, files or widgets.
   ``pp/`` (also ``tp+pp``, ``fsdp+pp``, ``fsdp+tp+pp``), ``sp/`` (also ``cp``), ``mp/`` and
   ``deepspeed/``.
 - Gradients: ``unit_reducers`` has a ``reducer`` per unit, which averages ``buckets`` by
-  ``all_reduce``, with ``reduction_extras`` in the last one; ``used_parameters`` finds which
-  gradients are new, ``gradient_views`` makes them views; ``scalars`` are weights that may be on a
-  GPU.
+  ``all_reduce``, on one machine through ``shared_memory/``, with ``reduction_extras`` in the last
+  one; ``used_parameters`` finds which gradients are new, ``gradient_views`` makes them views;
+  ``scalars`` are weights that may be on a GPU.
 - ``replication``: initial values and running statistics; ``trainable``: what is trained now.
 - ``sharding/``: sharded parameters that look like full tensors; ``sharded_state``: sharded
   optimizer states; ``per_parameter``: can an optimizer be sharded?
