@@ -60,7 +60,7 @@ def all_reduce(tensor: Tensor, group: ProcessGroup | None = None) -> Work:
     return work
 
 
-def any_rank(flags: Sequence[bool]) -> list[bool]:
+def all_reduce_flags(flags: Sequence[bool]) -> list[bool]:
     """Return for each flag whether a rank has set it; collective among all ranks.
 
     Usually all ranks have set the same ones, which a hash of them shows.

@@ -22,6 +22,7 @@ COLLECTIVE_FILE = re.compile(
     r"torch[/\\]distributed[/\\]distributed_c10d\.py$|nbmgpu[/\\]strategies[/\\]all_reduce\.py$"
     r"|torch[/\\]distributed[/\\]_functional_collectives\.py$"
 )
+EXCHANGE_FILE = re.compile(r"nbmgpu[/\\]strategies[/\\]shared_memory[/\\]number_stream\.py$")
 STORE_FILE = re.compile(r"nbmgpu[/\\]rank[/\\]store[/\\]")
 FOLDED = 40
 """Maximum frames of a stack that are shown."""
@@ -66,8 +67,9 @@ class RankEvidence:
         named = [f.function for f in self.stack if COLLECTIVE_FILE.search(f.file)]
         if self.collective is not None and self.collective.pending and not self.silent:
             return self.collective.operation
-        names = (name for name in named if name != "wait" and not name.startswith("_"))
-        return next(names, "")
+        names = [name for name in named if name != "wait" and not name.startswith("_")]
+        exchanges = any(EXCHANGE_FILE.search(frame.file) for frame in self.stack)
+        return names[0] if names else "all_reduce" if exchanges else ""
 
     @property
     def waits_for_value_of_rank_0(self) -> bool:

@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from nbmgpu.strategies import profiles
-from nbmgpu.strategies.all_reduce import any_rank
+from nbmgpu.strategies.all_reduce import all_reduce_flags
 from nbmgpu.strategies.base import Backward, RankContext
 from nbmgpu.strategies.mesh_sizes import DP, strategy_sizes
 from nbmgpu.strategies.profile import Profile
@@ -143,7 +143,7 @@ class FullyShardedDataParallel(ShardedStrategy):
         states = self.param_states
         have_grad = [s.has_grad for s in states]
         have_unreduced = [s.unreduced_grad is not None for s in states]
-        flags = any_rank(have_grad + have_unreduced)
+        flags = all_reduce_flags(have_grad + have_unreduced)
         for state, has_grad in zip(states, flags, strict=False):
             if not has_grad and state.had_no_grad:
                 state.set_grad(None)  # FSDP2 has reduced zeros

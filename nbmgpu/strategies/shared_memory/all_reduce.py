@@ -41,7 +41,7 @@ class SharedMemoryAllReduce:
         signals: how ranks wait for each other.
         call_order: the calls of sharded modules, for ``CallOrderCheck``.
         interrupts: whether a rank has received a SIGINT, step by step.
-        flags: hashes of flags, for ``any_rank``.
+        flags: hashes of flags, for ``all_reduce_flags``.
     """
 
     def __init__(self, shared_memory: SharedMemory, rank: int) -> None:
