@@ -12,7 +12,7 @@ from typing import Any
 
 from nbmgpu.devices.probe import Machine, probe
 from nbmgpu.errors import OptionError
-from nbmgpu.options.engine_profiles import with_profile
+from nbmgpu.options.engine_profiles import with_profile, with_profile_name
 from nbmgpu.options.flag_table import Flag, FlagTable
 from nbmgpu.options.flags import FLAGS, RUN
 from nbmgpu.options.parsing import (
@@ -220,9 +220,9 @@ def parse(kind: str, line: str) -> Request:
     """
     table = TABLES[kind]
     given, problems = parse_line(line, table, OWN_DEFAULTS)
-    values, more = validate(with_profile(given), table)
+    values, more = validate(_with_profile(given, table), table)
     if "engine" in more:  # a profile may be suggested
-        values, _ = validate(with_profile(values), table)
+        values, _ = validate(_with_profile(values, table), table)
     values = _complete(values, table)
     more |= contradictions(values)
     request = _request(kind, values, probe())
@@ -239,13 +239,19 @@ def from_keywords(kind: str, **keywords: Any) -> Request:
     """
     table = TABLES[kind]
     reject_unknown(keywords, table)
-    values, problems = validate(with_profile(keywords), table)
+    values, problems = validate(_with_profile(keywords, table), table)
     values = _complete(values, table)
     problems |= contradictions(values)
     if problems:
         suggestion = ", ".join(f"{name}={values[name]!r}" for name in problems)
         raise OptionError(format_problems(problems.values(), suggestion))
     return _request(kind, values, probe())
+
+
+def _with_profile(given: Mapping[str, object], table: FlagTable) -> dict[str, object]:
+    """Replace the name of a profile by those of its options that a comparison has."""
+    options = with_profile(given)
+    return {name: value for name, value in options.items() if name in table.validators}
 
 
 def _complete(given: Mapping[str, Any], table: FlagTable) -> dict[str, Any]:
@@ -256,8 +262,9 @@ def _complete(given: Mapping[str, Any], table: FlagTable) -> dict[str, Any]:
 def _request(kind: str, values: dict[str, Any], machine: Machine) -> Request:
     table = TABLES[kind]
     several = COUNTS if kind == "scale" else ()
-    alone = {name: values[name][0] for name in several if len(values[name] or ()) == 1}
-    command = " ".join([table.command, *format_flags(values | alone, table.flags, OWN_DEFAULTS)])
+    typed = with_profile_name(values, OWN_DEFAULTS, table.validators)
+    alone = {name: typed[name][0] for name in several if len(typed[name] or ()) == 1}
+    command = " ".join([table.command, *format_flags(typed | alone, table.flags, OWN_DEFAULTS)])
     steps: int = values["steps"]
     entries = _strategy_entries(values) if kind == "compare" else _size_entries(values, machine)
     return Request(kind, command, steps, tuple(entries))

@@ -25,7 +25,7 @@ def plan_text(execution: Execution) -> str:
     names = [n for n in cell.writes if options.pull is None or n in options.pull]
     stars = [f"all of {module}" for module in cell.star_imports]
     lines = [
-        f"{options.command}",
+        f"%%mgpu {options.line()}",
         f"ranks        {placement.world_size} on {', '.join(placement.devices)}",
         *([placement.notice] if placement.notice else []),
         *_mesh_lines(options, placement.world_size),

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ FIELDS = ("engine", "nodes", "gpus", "cpu", "engine_option", "timeout", "detach"
 
 NAME = re.compile(r"\w[\w-]*")
 """A name of a profile; in TOML, others need quotes."""
+
+Validator = Callable[[object], Any]
 
 
 def profiles_path() -> Path:
@@ -113,6 +115,59 @@ def with_profile(given: Mapping[str, object]) -> dict[str, object]:
     options = [option_words(each.get("engine_option")) for each in (profile, given)]
     merged = {**profile, **given, "engine": profile["engine"]}
     return merged | ({"engine_option": [*options[0], *options[1]]} if any(options) else {})
+
+
+def with_profile_name(
+    values: Mapping[str, Any], defaults: Mapping[str, Any], validators: Mapping[str, Validator]
+) -> dict[str, Any]:
+    """Replace options by the name of a profile that has them: ``with_profile`` in reverse.
+
+    Args:
+        values: of all options.
+        defaults: the default of each option.
+        validators: convert the value of an option in a profile.
+
+    Returns:
+        What takes the fewest words to type.
+    """
+    try:
+        profiles = read_profiles()
+    except OptionError:  # its file is damaged
+        profiles = {}
+    named = [_named(values, name, each, defaults, validators) for name, each in profiles.items()]
+
+    def words(given: Mapping[str, Any]) -> int:
+        pairs = len(given["engine_option"])
+        return pairs + sum(given[name] != defaults[name] for name in FIELDS if name in given)
+
+    return min([dict(values), *filter(None, named)], key=words)
+
+
+def _named(
+    values: Mapping[str, Any],
+    name: str,
+    profile: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    validators: Mapping[str, Validator],
+) -> dict[str, Any] | None:
+    """Return what to type beside the name of a profile; None if it sets what is not wanted."""
+    try:
+        known = {field: value for field, value in profile.items() if field in validators}
+        own = {field: validators[field](value) for field, value in known.items()}
+    except InvalidValueError:
+        return None
+    pairs = own.pop("engine_option", ())
+    keys = {pair.partition("=")[0] for pair in values["engine_option"]}
+    if any(pair.partition("=")[0] not in keys for pair in pairs):
+        return None
+    left = [pair for pair in values["engine_option"] if pair not in pairs]
+    shorter = {**values, "engine_option": tuple(left)}
+    for field, value in own.items():
+        if value == values[field]:
+            shorter[field] = defaults[field]
+        elif field == "engine" or values[field] == defaults[field]:
+            return None
+    return shorter | {"engine": name}
 
 
 def known_engines() -> tuple[str, ...]:

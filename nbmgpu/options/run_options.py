@@ -19,7 +19,7 @@ from nbmgpu.strategies.strategy_options import StrategyOptions
 
 from .checkpoint_options import CheckpointOptions
 from .engine_options import DETACHED_LIMIT, EngineOptions
-from .engine_profiles import with_profile
+from .engine_profiles import with_profile, with_profile_name
 from .export_options import ExportOptions
 from .flags import FLAGS, RUN
 from .hold_options import HoldOptions, options_without_hold
@@ -173,17 +173,21 @@ class RunOptions(
 
     def line(self) -> str:
         """Return a line for ``parse``: the strategy, then what differs from the defaults."""
-        words = format_flags(dataclasses.asdict(self), FLAGS[1:], DEFAULTS)
-        return " ".join(["--strategy", self.strategy, *words])
+        return _line(dataclasses.asdict(self))
 
     @property
     def command(self) -> str:
-        """The first line of a cell with these options."""
-        return f"%%mgpu {self.line()}"
+        """The first line of a cell with these options, with the engine profile that has them."""
+        values = with_profile_name(dataclasses.asdict(self), DEFAULTS, RUN.validators)
+        return f"%%mgpu {_line(values)}"
 
 
 DEFAULTS = {f.name: f.default for f in dataclasses.fields(RunOptions)}
 """The default of each option."""
+
+
+def _line(values: Mapping[str, Any]) -> str:
+    return " ".join(["--strategy", values["strategy"], *format_flags(values, FLAGS[1:], DEFAULTS)])
 
 
 def _with_strategy_of_mesh(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def test_names_and_profiles_are_suggested():
         ("add x", "The profile has no options", "%mgpu engine add x --engine slurm"),
         ("add x --engine slrum", "no engine 'slrum'", "%mgpu engine add x --engine slurm"),
         ("add x --nodes 0 a=1", "not a number of machines", "--nodes 1 --engine-option a=1"),
-        ("add x --engine slurm partion=x", "no key 'partion'", "--engine-option partition=..."),
+        ("add x --engine slurm partion=x", "no key 'partion'", "--engine-option partition=x"),
         ("add x --strategy fsdp", "no flag --strategy", "%mgpu engine add x --engine slurm"),
         ("add x --nodes 2", "needs an engine for several machines", "--engine slurm --nodes 2"),
         ("remove", "Which profile?", "%mgpu engine"),
@@ -140,13 +140,41 @@ def test_a_malformed_line_says_what_to_type(words, text, instead):
 def test_an_unknown_engine_lists_engines_and_profiles():
     engine_text(CLUSTER)
     listed = r"no engine 'clutser'.*\n.*Engines: local, .*slurm; profiles: cluster.*\nTry: "
-    line = "--engine slurm --nodes 2 --engine-option partition=gpu,time=2:00:00"
-    with pytest.raises(OptionError, match=rf"{listed}%%mgpu --strategy ddp --gpus 4 {line}"):
+    with pytest.raises(OptionError, match=rf"{listed}%%mgpu --strategy ddp --engine cluster$"):
         RunOptions.parse("--engine clutser")
-    with pytest.raises(OptionError, match=rf"{listed}%%mgpu compare --gpus 4 {line}"):
+    with pytest.raises(OptionError, match=rf"{listed}%%mgpu compare --engine cluster$"):
         request.parse("compare", "--engine clutser")
     with pytest.raises(OptionError, match=rf"{listed}engine='cluster'"):
         RunOptions.of(engine="clutser")
+
+
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("--engine cluster --gpsu 2", "--gpus 2 --engine cluster"),
+        ("--engine cluster --strategy fdsp", "--engine cluster"),
+        ("--engine cluster --nodes x", "--engine cluster --nodes 1"),
+        ("--engine cluster --stpes 3 --engine-option partition=x", "--engine cluster --engine-option partition=x"),
+        ("--engine slurm --nodes 2 --stpes 3", "--engine slurm --nodes 2"),  # gpus are not wanted
+    ],
+)
+def test_a_line_with_a_profile_is_suggested_with_its_name(line, instead):
+    engine_text(CLUSTER)
+    engine_text("add other --engine slurm --nodes 8 qos=low")
+    with pytest.raises(OptionError) as raised:
+        RunOptions.parse(line)
+    command = str(raised.value).partition("Try: ")[2]
+    words = command.removeprefix("%%mgpu --strategy ")
+    for word in ("ddp ", "fsdp ", "--steps 3 "):
+        words = words.replace(word, "")
+    assert words == instead
+    RunOptions.parse(command.removeprefix("%%mgpu "))
+
+
+def test_a_comparison_leaves_out_what_it_does_not_have():
+    engine_text("add alone --gpus 2 --cpu --detach")
+    compared = request.parse("compare", "--engine alone --strategies ddp")
+    assert compared.command == "%%mgpu compare --strategies ddp --engine alone"
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,13 @@ def require_known_keys(
     Raises:
         OptionError: a key is unknown.
     """
-    for key in values:
+    for key, value in values.items():
         if key not in keys:
-            near = closest_match(key, keys) or usual
+            near = closest_match(key, keys)
+            pair = f"{near}={value}" if near else f"{usual}=..."
             what = f"{engine}'s --engine-option has no key {key!r}"
             allowed = f"Keys: {', '.join(sorted(keys))}"
-            raise OptionError(format_message(what, allowed, f"--engine-option {near}=..."))
+            raise OptionError(format_message(what, allowed, f"--engine-option {pair}"))
 
 
 def cpus_per_rank(values: Mapping[str, str]) -> int | None:
