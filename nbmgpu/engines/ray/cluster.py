@@ -23,6 +23,8 @@ from nbmgpu.rank.command_line import start_variables
 from nbmgpu.runs.folder import write_atomically
 from nbmgpu.system.processes import creation_time, process_is_alive
 
+from .refusal import NOT_CONNECTED, refusal
+
 HEAD_FILE = "ray-head"
 """Has pid and start time of the head, which may still wait for room in the cluster."""
 
@@ -34,7 +36,6 @@ OF_MACHINE = (
 )  # fmt: skip
 """Environment variables that describe a machine: nodes keep their own, as Ray has set them."""
 
-NOT_CONNECTED = "Cannot connect to the Ray cluster{address}: {error}"
 NOT_SHARED = (
     "Checkpoints need nodes that see the folder of runs, {folder}, and the notebook's folder, "
     "{cwd}. Of the Ray cluster, these do not: {names}"
@@ -43,14 +44,6 @@ SHARED = "Allowed with checkpoints: {nodes} that share both folders with this ma
 SHOWN = 8
 """Most names of nodes in a message."""
 
-NO_TOKEN = (
-    "The Ray cluster wants a token. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN in the notebook, to "
-    "what its head node prints"
-)
-NOT_STARTED = (
-    "Ray could not start a cluster on this machine: {error} Its own logs are in "
-    "/tmp/ray/session_latest/logs. Ray gives it 30 seconds, which a busy machine can exceed"
-)
 NEVER_STARTED = "The head of the run has ended before its ranks had started. It says: {log}"
 
 
@@ -175,18 +168,7 @@ class HeadProcess:
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip() or "no reason"
         self.close()
-        raise LaunchError(self._refusal(said))
-
-    def _refusal(self, said: str) -> str:
-        """Return the message for what Ray has said instead of connecting."""
-        error = said.splitlines()[-1]
-        if "InvalidAuthToken" in said:
-            return format_message(NO_TOKEN, instead="ray get-auth-token")
-        if "timed out during startup" in said:
-            return format_message(NOT_STARTED.format(error=error), instead="the cell once more")
-        address = f" at {self.address}" if self.address else ""
-        what = NOT_CONNECTED.format(address=address, error=error)
-        return format_message(what, instead="--engine-option address=host:6379")
+        raise LaunchError(refusal(said, self.address))
 
     def begin(self, folder: Path) -> Head:
         """Let it run the run in ``folder``.

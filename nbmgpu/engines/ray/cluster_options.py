@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from nbmgpu.engines.multi_node.option_values import cpus_per_rank, require_known_keys
 from nbmgpu.errors import OptionError, format_message
 
+from .refusal import address_problem
+
 KEYS = ("accelerator-type", "address", "cpus-per-rank", "interface", "memory", "python")
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([MGT])i?B?", re.IGNORECASE)
@@ -43,6 +45,9 @@ class ClusterOptions:
             OptionError: a key is unknown, or a value cannot be.
         """
         require_known_keys("Ray", values, KEYS, "address")
+        what, allowed, instead = address_problem(values.get("address", ""))
+        if what:
+            raise OptionError(format_message(what, allowed, f"--engine-option {instead}"))
         memory = values.get("memory", "")
         size = SIZE.fullmatch(memory)
         if memory and size is None:

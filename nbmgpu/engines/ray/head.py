@@ -34,6 +34,7 @@ from nbmgpu.runs.run import Run
 from .cluster import WAITING_FILE, Cluster, HeadRequest
 from .cluster_options import ClusterOptions
 from .nodes import NodeStart, RayNodes
+from .refusal import CLIENT
 from .shared_folder import blind_nodes
 
 IDLE_LIMIT = 300.0
@@ -44,9 +45,6 @@ CONNECT_TIMEOUT = 10.0
 
 ANSWER_TIMEOUT = 5.0
 """Seconds in which the cluster must say what it has; later it is lost, and so is this process."""
-
-CLIENT = "ray://"
-"""Begins addresses of clusters in which this machine is no node."""
 
 CLIENT_NOT_STARTED = "Starting Ray client server failed"
 """What Ray says if the head node has no process for a ``ray://`` client within 30 s."""
