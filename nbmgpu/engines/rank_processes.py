@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 
 class RankProcesses(ABC):
     """All ranks of one run, which an engine has started."""
+
+    patience: ClassVar[float] = 1.0
+    """Factor for the seconds after which ranks are killed that do not react to an interrupt."""
 
     @abstractmethod
     def alive(self) -> bool:

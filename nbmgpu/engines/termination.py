@@ -10,13 +10,19 @@ before                with --checkpoint-every, a checkpoint of a run that is sto
 0.6 s, 1.5 s          SIGKILL to ranks other than 0; this unblocks a rank 0 that waits
                       for them in a collective.  The later time is for a model that is
                       sharded over ranks, until it is gathered
-1.2 s, 1.4 s, 1.7 s   SIGINT twice more, SIGKILL to rank 0, unless it is writing its result
-60 s                  SIGKILL to whatever is left
+1.2 s, 1.4 s          SIGINT twice more, then every half second
+1.7 s                 SIGKILL to rank 0, unless it has noticed an interrupt, or is
+                      writing its result
+12 s                  SIGKILL to rank 0, unless it is writing its result
+60 s                  SIGKILL to all, unless rank 0 is writing its result
+300 s                 SIGKILL to whatever is left
 ====================  =========================================================
 
-While a rank's cell handles the interrupt, which it reports when another one arrives, the stages
-are suspended, for ``INTERRUPT_GRACE`` seconds at most.  SIGINT is repeated every half second
-meanwhile, for a cell that only swallows it.
+The times of 0.6 to 1.7 s are multiplied by ``RankProcesses.patience``.
+
+While a rank's cell handles the interrupt, which it reports when another one arrives, or ends a
+step together with other ranks, the stages are suspended, for ``INTERRUPT_GRACE`` seconds at most.
+SIGINT is repeated every half second meanwhile, for a cell that only swallows it.
 """
 
 from __future__ import annotations
@@ -25,16 +31,26 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 
 from nbmgpu.runs.events import RunEnding
-from nbmgpu.runs.folder import COLLECTING_FILE, HANDLING_FILE, HOLDING_FILE, INTERRUPT_GRACE
+from nbmgpu.runs.folder import (
+    COLLECTING_FILE,
+    HANDLING_FILE,
+    HOLDING_FILE,
+    INTERRUPT_GRACE,
+    INTERRUPTED_FILE,
+)
 
 from .final_checkpoint import FinalCheckpoint
 from .rank_processes import RankProcesses
 
 REPEAT, FRESH = 0.5, 0.8
 """Seconds between SIGINTs to a cell that handles one, and for which its file says that it does."""
+
+LATEST = INTERRUPT_GRACE + 2
+"""Seconds after which rank 0 is killed, also if it has noticed an interrupt."""
 
 
 class Termination:
@@ -57,16 +73,18 @@ class Termination:
         self.force = False
         self._start: float | None = None
         self._advanced = self._repeated = self._suspended = 0.0
-        self._stages: list[tuple[float, Callable[[], None]]] = [
+        again = [0.3, 1.2, 1.4, *(1.4 + REPEAT * number for number in range(1, 21))]
+        stages: list[tuple[float, Callable[[], None]]] = [
             (0.0, lambda: ranks.signal(signal.SIGINT)),
-            (0.3, lambda: self._unless_collecting(signal.SIGINT)),
-            (0.6, lambda: self._kill_others(unless=HOLDING_FILE)),
-            (1.2, lambda: self._unless_collecting(signal.SIGINT)),
-            (1.4, lambda: self._unless_collecting(signal.SIGINT)),
-            (1.5, lambda: self._kill_others(unless=COLLECTING_FILE)),
-            (1.7, lambda: self._unless_collecting(signal.SIGKILL)),
-            (60.0, lambda: ranks.signal(signal.SIGKILL)),
+            *((seconds, lambda: self._unless(signal.SIGINT)) for seconds in again),
+            (0.6 * ranks.patience, lambda: self._kill_others(unless=HOLDING_FILE)),
+            (1.5 * ranks.patience, lambda: self._kill_others(unless=COLLECTING_FILE)),
+            (1.7 * ranks.patience, lambda: self._unless(signal.SIGKILL, INTERRUPTED_FILE)),
+            (LATEST, lambda: self._unless(signal.SIGKILL)),
+            (60.0, lambda: self._unless(signal.SIGKILL)),
+            (300.0, lambda: ranks.signal(signal.SIGKILL)),
         ]
+        self._stages = sorted(stages, key=itemgetter(0))
 
     @property
     def started(self) -> bool:
@@ -128,7 +146,7 @@ class Termination:
             self._suspended += passed
             if elapsed - self._repeated > REPEAT:
                 self._repeated = elapsed
-                self._unless_collecting(signal.SIGINT)
+                self._unless(signal.SIGINT)
             return
         elapsed -= self._suspended
         while self._stages and self._stages[0][0] <= elapsed:
@@ -143,6 +161,7 @@ class Termination:
         if not (self.folder / unless).exists():
             self.ranks.signal(signal.SIGKILL, others=True)
 
-    def _unless_collecting(self, sig: signal.Signals) -> None:
-        if not (self.folder / COLLECTING_FILE).exists():
+    def _unless(self, sig: signal.Signals, *files: str) -> None:
+        """Signal all ranks, unless rank 0 is writing its result, or one of ``files`` is there."""
+        if not any((self.folder / name).exists() for name in (COLLECTING_FILE, *files)):
             self.ranks.signal(sig)

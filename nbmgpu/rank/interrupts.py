@@ -3,12 +3,14 @@
 While the cell handles a KeyboardInterrupt, in an ``except``, a ``finally`` or a ``with``, it may be
 saving its state.  It is not interrupted again for as long as the launcher waits for it.  Nor is it
 interrupted while Python allocates shared memory, which would leak if the interrupt came before it
-is registered for removal; the launcher soon sends another signal.
+is registered for removal; the launcher soon sends another signal.  Nor is the shell interrupted
+once the cell has ended: what comes there would end the rank without its results.
 
 A sharded model can only be gathered if all ranks stop at the same step: a rank that leaves a
 collective leaves the others with part of a parameter.  There the first SIGINT is only recorded.
 With every backward pass the ranks tell each other whether they have recorded one, and all of them
-raise KeyboardInterrupt at the next pass.  A step that takes too long is interrupted where it is.
+raise KeyboardInterrupt at the next pass.  A step that takes much longer than the last one is
+interrupted where it is.
 """
 
 from __future__ import annotations
@@ -26,25 +28,33 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from nbmgpu.runs.folder import HANDLING_FILE, HOLDING_FILE, INTERRUPT_GRACE
+from nbmgpu.runs.folder import HANDLING_FILE, HOLDING_FILE, INTERRUPT_GRACE, INTERRUPTED_FILE
+from nbmgpu.runs.stacks import CELL_FILE_MARK
 from nbmgpu.strategies import all_reduce
 from nbmgpu.system.signals import leave_to_head
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 STEP_TIMEOUT = 1.0
-"""Seconds to wait for the next step; the launcher sends its third SIGINT later than that."""
+"""Seconds to wait at least for the next step; the launcher's third SIGINT comes later than that."""
+
+STEPS = 3
+"""How many steps to wait: all ranks stop a step after the one in which the first is signalled."""
 
 SHARED_MEMORY_MODULES = ("multiprocessing.shared_memory", "multiprocessing.resource_tracker")
 """Modules that allocate shared memory, and register it for removal."""
+
+SHELL_MODULE = f"{__package__}.shell"
+"""Its method ``run`` runs the cell."""
 
 
 class InterruptHandler:
     """Raises KeyboardInterrupt in the cell, unless it handles one already."""
 
-    def __init__(self, folder: Path) -> None:
-        """Create a handler; files in the run's ``folder`` ask the launcher to wait."""
+    def __init__(self, folder: Path, rank: int) -> None:
+        """Create the handler of a rank; files in the run's ``folder`` ask the launcher to wait."""
         self._folder = folder
+        self._is_rank_0 = rank == 0
         self._handled_since: float | None = None
 
     def install(self) -> None:
@@ -58,7 +68,18 @@ class InterruptHandler:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         at_once = number == signal.SIGTERM  # from torchrun, whose other ranks have ended
         if at_once or not (self._is_being_handled() or _allocates_shared_memory(frame)):
+            self._interrupt(frame)
+
+    def _interrupt(self, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt, unless the cell has not begun or has ended."""
+        if self._is_rank_0:
+            self._tell(INTERRUPTED_FILE)
+        if not _is_beside_cell(frame):
             raise KeyboardInterrupt
+
+    def _tell(self, name: str) -> None:
+        with suppress(OSError):  # the disk is full, or the folder was removed
+            (self._folder / name).touch()
 
     def _is_being_handled(self) -> bool:
         """Return whether the cell handles a KeyboardInterrupt, within the time it has for that."""
@@ -69,14 +90,25 @@ class InterruptHandler:
             return False
         now = time.monotonic()
         self._handled_since = self._handled_since or now
-        with suppress(OSError):
-            (self._folder / HANDLING_FILE).touch()
+        self._tell(HANDLING_FILE)
         return now - self._handled_since < INTERRUPT_GRACE
 
 
 def _allocates_shared_memory(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_globals.get("__name__") in SHARED_MEMORY_MODULES:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_beside_cell(frame: FrameType | None) -> bool:
+    """Return whether IPython runs, before or after the code of the cell."""
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if CELL_FILE_MARK in frame.f_code.co_filename or module.startswith("asyncio."):
+            return False  # the cell may wait there, without a frame of its own
+        if module == SHELL_MODULE and frame.f_code.co_name == "run":
             return True
         frame = frame.f_back
     return False
@@ -89,9 +121,9 @@ class SynchronizedInterruptHandler(InterruptHandler):
         stopped_together: whether all ranks were interrupted at the same step.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Create a handler; files in the run's ``folder`` ask the launcher to wait."""
-        super().__init__(folder)
+    def __init__(self, folder: Path, rank: int) -> None:
+        """Create the handler of a rank; files in the run's ``folder`` ask the launcher to wait."""
+        super().__init__(folder, rank)
         self.begin_run(folder)
 
     def begin_run(self, folder: Path, has_trained: bool = False) -> None:
@@ -103,6 +135,8 @@ class SynchronizedInterruptHandler(InterruptHandler):
         """
         self._folder, self._handled_since = folder, None
         self._received_at: float | None = None
+        self._step_at: float | None = None
+        self._step_seconds = 0.0
         self._previous: Callable[[], bool] | None = None
         self._has_trained = has_trained
         self.stopped_together = False
@@ -114,17 +148,28 @@ class SynchronizedInterruptHandler(InterruptHandler):
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGTERM:
-            raise KeyboardInterrupt
+            self._interrupt(frame)
+            return
         if self._is_being_handled() or _allocates_shared_memory(frame):
             return
         now = time.monotonic()
         has_steps = self._previous is not None or self._has_trained  # else nothing is lost
         waited = 0.0 if self._received_at is None else now - self._received_at
-        if not has_steps or waited > STEP_TIMEOUT:
-            raise KeyboardInterrupt
+        limit = self._step_timeout(now - waited)
+        if not has_steps or waited > limit:
+            self._interrupt(frame)
+            return
         if self._received_at is None:
             self._received_at = now
-            (self._folder / HOLDING_FILE).touch()
+            self._tell(HOLDING_FILE)
+        if limit > STEP_TIMEOUT:
+            self._tell(HANDLING_FILE)  # the launcher waits, and repeats the signal
+
+    def _step_timeout(self, received_at: float) -> float:
+        """Return how long to wait for the step at which all ranks stop."""
+        begun = received_at if self._step_at is None else self._step_at
+        seconds = self._step_seconds or received_at - begun
+        return min(max(STEP_TIMEOUT, STEPS * seconds), INTERRUPT_GRACE)
 
     def synchronize(self) -> None:
         """Raise if a rank had received a SIGINT one step ago; tell the others for this step.
@@ -135,6 +180,10 @@ class SynchronizedInterruptHandler(InterruptHandler):
         if self._previous is not None and self._previous():
             self.stopped_together = True
             raise KeyboardInterrupt
+        now = time.monotonic()
+        if self._step_at is not None:
+            self._step_seconds = now - self._step_at
+        self._step_at = now
         self._previous = _send(self._received_at is not None)
 
 

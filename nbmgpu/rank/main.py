@@ -82,7 +82,7 @@ def _run_in_folder(
         The exit code, and the rank if it is held for the next cell.
     """
     rank = environment.rank
-    InterruptHandler(run.folder).install()
+    InterruptHandler(run.folder, rank).install()
     log = run.log_path(rank)
     stdio.redirect(log)
     events = EventWriter(run.events_path(f"rank-{rank}"), rank)

@@ -267,7 +267,7 @@ def _synchronize_interrupts(
     """Let all ranks stop at the same step if they hold shards of one model."""
     if not (session.rank_info.shards_data and session.strategy.shards_state):
         return None
-    interrupts = SynchronizedInterruptHandler(folder)
+    interrupts = SynchronizedInterruptHandler(folder, session.rank_info.rank)
     interrupts.install()
     return interrupts
 

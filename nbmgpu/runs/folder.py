@@ -55,6 +55,9 @@ HOLDING_FILE = "holding"
 INTERRUPT_GRACE = 10.0
 """Seconds that a cell has for handling a KeyboardInterrupt; ``HANDLING_FILE`` is new meanwhile."""
 
+INTERRUPTED_FILE = "interrupted"
+"""There once rank 0 has noticed that its cell is interrupted: it ends by itself, if slowly."""
+
 COLLECTING_FILE = "collecting"
 COLLECTED_FILE = "collected"
 REPLACED_FILE = "replaced-by"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from typing import ClassVar
 
 from nbmgpu.engines.rank_processes import RankProcesses
 from nbmgpu.rank.store.exit_reports import EXITS, LOST, ExitReports
@@ -36,6 +37,9 @@ ENDED = "The launchers of all nodes have ended before their ranks had. They say:
 
 class RemoteRanks(RankProcesses):
     """The ranks of a run, started by one node launcher per node."""
+
+    patience: ClassVar[float] = 4.0
+    """Signals and files cross a network, and nodes may be busy: Ray's workers have low priority."""
 
     def __init__(self, run: Run, nodes: NodeProcesses, store: StoreClient) -> None:
         """Observe the ranks of ``run``, whose ``nodes`` have been started."""
