@@ -107,7 +107,7 @@ def test_a_second_stop_does_not_wait_for_a_checkpoint() -> None:
         stop_when_it_trains(known, step=8)
         time.sleep(2)
         asked.append(time.monotonic())
-        next(list_runs()).stop(force=True)
+        list_runs()[0].stop(force=True)
 
     threading.Thread(target=stop_twice, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
