@@ -11,6 +11,7 @@ from staged import Stage, StagedRun
 
 from nbmgpu.errors import LaunchError, RankError, RankKilledError, RunTimeoutError
 from nbmgpu.rank.reporting import failures
+from nbmgpu.report.summary import summary_text
 from nbmgpu.runs.events import Exited, Failure, Status
 from nbmgpu.runs.failure import exception_of
 
@@ -156,6 +157,18 @@ def test_a_rank_that_did_not_start_shows_the_launchers_log(stage: Stage) -> None
     assert isinstance(got, LaunchError)
     assert "did not start" in str(got)
     assert "no such interpreter" in str(got)
+
+
+def test_ranks_that_no_node_has_started_are_not_reported_as_killed(stage: Stage) -> None:
+    """They count as killed where their node is lost, or never reports them."""
+    staged = stage()
+    staged.exit(0, -9)
+    staged.end("failed")
+    text = str(raised(staged))
+    assert "was not started by its node" in text
+    summary = summary_text(staged.run)
+    assert "not started" in summary
+    assert "SIGKILL" not in text + summary
 
 
 def test_stops_and_timeouts_report_what_was_written_back(stage: Stage) -> None:

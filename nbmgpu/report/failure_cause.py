@@ -12,7 +12,7 @@ from nbmgpu.runs.hang_text import hang_headline, hang_report
 from nbmgpu.runs.run import Run
 
 from .error_hints import Hint, find_hint
-from .text_format import TONES, coloured, exit_word, plain, state_word
+from .text_format import NOT_STARTED, TONES, coloured, exit_word, plain, state_word
 
 CONTEXT_LINES = 3
 """Lines of the cell shown before and after the failing one."""
@@ -112,6 +112,8 @@ def cause(run: Run, state: RunState) -> Cause | None:
         return _without_exception(run, None, *split_remedy(error))
     if exited is None:
         return _without_exception(run, failed_rank, *split_remedy(error or state_word(state)))
+    if failed_rank is not None and view.ranks[failed_rank].never_started:
+        return _without_exception(run, failed_rank, error or "was not started by its node")
     if exited.code < 0:
         name, explanation = explain_end(run, exited.of_rank, -exited.code)
         explanation, remedy = split_remedy(explanation)
@@ -199,6 +201,7 @@ def _others(run: Run, failed: int | None) -> list[OtherRank]:
         error = plain(f"{failure.type}: {failure.message}") if failure else ""
         label: str = "failed as well" if failure else seen.state if code is None else "ended"
         label = f"{label} ({exit_word(code)})" if code else label
+        label = NOT_STARTED if seen.never_started else label
         trace = coloured("\n".join(failure.traceback)) if failure else ""
         found.append(OtherRank(rank, label, error, trace))
     return found if len(found) <= MANY_RANKS else _joined(found)

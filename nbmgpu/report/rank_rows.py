@@ -13,7 +13,7 @@ from nbmgpu.runs.run import Run
 from nbmgpu.runs.view import RunView
 
 from .curves import Straggler, straggler
-from .text_format import TONES, Tone, exit_word, number, plain, rank_place, span
+from .text_format import NOT_STARTED, TONES, Tone, exit_word, number, plain, rank_place, span
 
 SILENT = 5.0
 """Seconds without events after which a rank counts as silent while others send heartbeats."""
@@ -79,11 +79,13 @@ def rows(run: Run, now: float, stopping: bool = False) -> list[RankRow]:
 def _row(rank: int, seen: RankView, place: str, failed: bool) -> RankRow:
     label: str = seen.state
     tone = TONES.get(label, "idle")
-    if seen.failure or failed:
+    if seen.never_started:
+        label, tone = NOT_STARTED, "bad" if failed else "calm"
+    elif seen.failure or failed:
         label, tone = "failed", "bad"
     elif seen.exit_code and label != "failed":
         label, tone = "ended", "calm"
-    if seen.exit_code and label != "stopped":
+    if seen.exit_code and label not in ("stopped", NOT_STARTED):
         label = f"{label} ({exit_word(seen.exit_code)})"
     step_time = span(seen.step_times[-1].step_time) if seen.step_times else ""
     return RankRow(

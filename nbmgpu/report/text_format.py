@@ -30,6 +30,9 @@ TONES: dict[str, Tone] = {
     "finished": "good", "failed": "bad", "timeout": "bad", "lost": "bad", "stopped": "calm",
 }  # fmt: skip
 
+NOT_STARTED = "not started"
+"""The label of a rank that counts as killed because its node has not started it."""
+
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _EXPONENT = re.compile(r"\.?0*e\+?(-?)0*")

@@ -201,7 +201,8 @@ def _silent(run: Run, rank: int) -> BaseException:
     who = run.rank_name(rank)
     code = run.view.ranks[rank].exit_code or 0
     if run.view.ranks[rank].process is None:
-        return LaunchError(f"{who} did not start (exit code {code}).\n{_launcher_log(run)}")
+        how = "was not started by its node" if code < 0 else f"did not start (exit code {code})"
+        return LaunchError(f"{who} {how}.\n{_launcher_log(run)}")
     if code == UNREPORTED:
         what = f"{who} could not report its end: {NO_SPACE}."
         return LaunchError(_unsupervised(run, what))

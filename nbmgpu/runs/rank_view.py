@@ -152,3 +152,8 @@ class RankView:
     def exit_code(self) -> int | None:
         """The process's exit code, negative for a signal; None while it lives."""
         return self.exited.code if self.exited else None
+
+    @property
+    def never_started(self) -> bool:
+        """Whether it counts as killed because its node has not started it."""
+        return self.process is None and self.exited is not None and self.exited.code < 0

@@ -154,7 +154,10 @@ def test_an_unknown_engine_lists_engines_and_profiles():
         ("--engine cluster --gpsu 2", "--gpus 2 --engine cluster"),
         ("--engine cluster --strategy fdsp", "--engine cluster"),
         ("--engine cluster --nodes x", "--engine cluster --nodes 1"),
-        ("--engine cluster --stpes 3 --engine-option partition=x", "--engine cluster --engine-option partition=x"),
+        (
+            "--engine cluster --stpes 3 --engine-option partition=x",
+            "--engine cluster --engine-option partition=x",
+        ),
         ("--engine slurm --nodes 2 --stpes 3", "--engine slurm --nodes 2"),  # gpus are not wanted
     ],
 )

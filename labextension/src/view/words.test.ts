@@ -29,6 +29,7 @@ test.each([
   [stateText, 'timed out', '<timed out>'],
   [stateText, 'failed (exit 1)', '<failed> (<exit 1>)'],
   [stateText, 'ended (SIGKILL)', '<ended> (SIGKILL)'],
+  [stateText, '2 not started', '2 <not started>'],
   [stateText, '7 running, 1 failed (exit 1)', '7 <running>, 1 <failed> (<exit 1>)'],
   [metricText, 'samples/s', '<samples/s>'],
   [metricText, 'steps', 'steps'],

@@ -27,6 +27,7 @@ function stateWords(trans: ITranslate): Partial<Record<string, string>> {
     failed: trans.__('failed'),
     'failed as well': trans.__('failed as well'),
     ended: trans.__('ended'),
+    'not started': trans.__('not started'),
     stopped: trans.__('stopped'),
     'timed out': trans.__('timed out'),
     lost: trans.__('lost')
