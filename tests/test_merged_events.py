@@ -163,6 +163,28 @@ def test_no_event_is_lost_between_threads(tmp_path: Path) -> None:
     assert all(set(curve.weights.values()) == {1.0} for curve in curves.values())
 
 
+def test_the_last_events_of_one_of_many_files_are_merged_too(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    written(path, 300).close()
+    all_events = EventTail(path).read()
+    assert_equal(view_of(EventTail(path, is_one_of_many=True).read()), view_of(all_events))
+    assert len(EventTail(path, is_one_of_many=True).read()) < len(all_events) / 10
+    path = tmp_path / "rank-1.jsonl"
+    written(path, 300).close(merge=True)
+    assert len(EventTail(path).read()) < len(all_events) / 10
+    assert_equal(view_of(EventTail(path).read()), view_of(all_events))
+
+
+def test_a_damaged_line_among_others_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    written(path, 10).close()
+    whole = EventTail(path).read()
+    lines = path.read_bytes().splitlines(keepends=True)
+    for damaged in (b'{"kind":\n', b"\n", b'{"kind":"status","time":1}\n', b"[1\n", b"1],[2\n"):
+        path.write_bytes(b"".join([*lines[:4], damaged, *lines[4:]]))
+        assert EventTail(path).read() == whole
+
+
 def test_a_file_that_goes_on_is_not_merged(tmp_path: Path) -> None:
     path = tmp_path / "rank-0.jsonl"
     written(path, 3).close()

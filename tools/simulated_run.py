@@ -30,7 +30,7 @@ from nbmgpu.runs.events import (
 )
 from nbmgpu.runs.folder import new_run_id
 from nbmgpu.runs.record import KernelRecord, LaunchOptions, RunRecord, StoragePaths
-from nbmgpu.runs.run import Run
+from nbmgpu.runs.run import MANY_RANKS, Run
 from nbmgpu.runs.view import RunView
 from nbmgpu.system.processes import own_process
 
@@ -146,7 +146,7 @@ class SimulatedRun:
     def close(self) -> None:
         """Close all files."""
         for events in [self.launcher, *self.ranks]:
-            events.close()
+            events.close(merge=len(self.ranks) > MANY_RANKS)
 
 
 def main() -> None:

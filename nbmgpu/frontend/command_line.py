@@ -13,7 +13,7 @@ from nbmgpu.kernel.executor import select_run
 from nbmgpu.kernel.later_write_back import LaterWriteBack
 from nbmgpu.options.clean_options import CLEAN, CleanOptions
 from nbmgpu.options.parsing import format_flags
-from nbmgpu.report.summary import summary_text
+from nbmgpu.report.kept_summary import summary_of
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.run_list import find_run
 
@@ -120,7 +120,7 @@ def _attach(given: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(GOES_ON.format(run=run.id), file=sys.stderr)
         return INTERRUPTED
-    print(in_terminal(summary_text(run)))
+    print(in_terminal(summary_of(run).text))
     if LaterWriteBack(run, {}).is_due:
         print(RESULTS.format(run=run.id))
     return 0 if run.state == "finished" else 1

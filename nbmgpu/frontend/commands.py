@@ -21,9 +21,9 @@ from nbmgpu.kernel.notebook_context import NotebookContext
 from nbmgpu.options.commands import INFO_OPTIONS
 from nbmgpu.options.run_options import RunOptions
 from nbmgpu.patches.report import patch_report
-from nbmgpu.report.digest import line_of
+from nbmgpu.report.digest import quick_line_of
 from nbmgpu.report.held_memory import held_memory
-from nbmgpu.report.summary import summary_html, summary_text
+from nbmgpu.report.kept_summary import summary_of
 from nbmgpu.runs.run import Run
 from nbmgpu.runs.run_list import find_run, iter_runs
 
@@ -52,11 +52,11 @@ class SummaryDisplay:
         self.run = run
 
     def _repr_html_(self) -> str:
-        return summary_html(self.run)
+        return summary_of(self.run).html
 
     def __repr__(self) -> str:
         """Return the summary as text."""
-        return summary_text(self.run)
+        return summary_of(self.run).text
 
 
 RELEASE_OPTIONS = ("--discard", "--overwrite")
@@ -81,7 +81,7 @@ def runs(_rest: str) -> pd.DataFrame:
             "held": format_bytes(nbytes) if (nbytes := held_memory(run.folder)) else "",
         }
         for run in iter_runs()
-        for line in [line_of(run)]
+        for line in [quick_line_of(run)]
     ]
     columns = [
         "run", "state", "strategy", "ranks", "started", "seconds", "name", "tags", "notebook"

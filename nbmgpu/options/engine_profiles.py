@@ -137,7 +137,7 @@ def with_profile_name(
     named = [_named(values, name, each, defaults, validators) for name, each in profiles.items()]
 
     def words(given: Mapping[str, Any]) -> int:
-        pairs = len(given["engine_option"])
+        pairs: int = len(given["engine_option"])
         return pairs + sum(given[name] != defaults[name] for name in FIELDS if name in given)
 
     return min([dict(values), *filter(None, named)], key=words)

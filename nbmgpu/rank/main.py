@@ -14,7 +14,7 @@ from nbmgpu.runs.event_file import EventWriter
 from nbmgpu.runs.events import Started, Status
 from nbmgpu.runs.failure import INTERRUPTED, UNREPORTED
 from nbmgpu.runs.held_ranks import mark_held
-from nbmgpu.runs.run import Run
+from nbmgpu.runs.run import MANY_RANKS, Run
 from nbmgpu.strategies import all_reduce
 from nbmgpu.strategies.shared_memory.all_reduce import SharedMemoryAllReduce
 from nbmgpu.system.parent_death import die_with_parent
@@ -93,7 +93,7 @@ def _run_in_folder(
     heartbeat = HeartbeatThread(events, log, device, hang_reports)
     with heartbeat:
         code, held = _run_cell(run, environment, events, log, heartbeat, held)
-    if not events.close():
+    if not events.close(merge=run.record.world_size > MANY_RANKS):
         return UNREPORTED, None
     if held is not None:
         stdio.flush()

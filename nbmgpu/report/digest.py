@@ -9,17 +9,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from nbmgpu._version import __version__
 from nbmgpu.runs.folder import write_atomically
-from nbmgpu.runs.run import Run
+from nbmgpu.runs.run import MANY_RANKS, Run
 
 from .held_memory import with_held_ranks
 from .run_line import RunLine, run_line, with_current_labels
 
 DIGEST_FILE = "line.json"
+
+FEW = 8
+"""Ranks whose events tell whether a run on many ranks has begun to run its cell."""
 
 
 def fingerprint(folder: Path) -> list[Any]:
@@ -48,6 +52,16 @@ def line_of(run: Run) -> RunLine:
         kept = None
     line = with_current_labels(kept or write_digest(run), run.folder)
     return with_held_ranks(line, run.folder)
+
+
+def quick_line_of(run: Run) -> RunLine:
+    """Return the list entry of ``run``; without curve and failure if it has too much to read."""
+    if run.record.world_size <= MANY_RANKS:
+        return line_of(run)
+    with suppress(OSError):  # the folder was removed
+        if kept := read_digest(run.folder, fingerprint(run.folder)):
+            return with_current_labels(kept, run.folder)
+    return with_held_ranks(run_line(Run(run.folder, ranks=FEW)), run.folder)
 
 
 def write_digest(run: Run) -> RunLine:

@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .event_lines import decode, encode
+from .event_lines import decode_lines, encode
 from .event_types import HIGH_VOLUME, NOT_AWAITING_SPACE
 from .events import E, Event, Notice
-from .merged_events import EventMerger, read_merged
+from .merged_events import EventMerger, merge, read_merged
 from .preallocation import DISK_FULL, ReservedSpace
 
 FULL_DISK = (
@@ -95,8 +95,11 @@ class EventWriter:
             self._waiting = waiting + self._waiting
             raise
 
-    def close(self) -> bool:
+    def close(self, merge: bool = False) -> bool:
         """Close the file; later events raise ValueError.
+
+        Args:
+            merge: whether to merge the last events, too, so that readers of many files read less.
 
         Returns:
             Whether all events were written: those that do not fit on a full disk are lost.
@@ -104,6 +107,9 @@ class EventWriter:
         if not self._file.closed:
             with suppress(OSError):
                 self._append(b"")
+            if merge and self._merger is not None:
+                with suppress(OSError):
+                    self._merger.merge_rest()
             self._reserve.release()
         self._file.close()
         return not self._waiting
@@ -112,18 +118,26 @@ class EventWriter:
 class EventTail:
     """Reads what was appended to an event file since the last read."""
 
-    def __init__(self, path: Path) -> None:
-        """Follow ``path``, which need not exist yet."""
+    def __init__(self, path: Path, is_one_of_many: bool = False) -> None:
+        """Follow ``path``, which need not exist yet.
+
+        Args:
+            path: the file.
+            is_one_of_many: whether to merge what is there at first: views of many ranks take
+                longer for it than the merging.
+        """
         self.path = path
+        self._merges = is_one_of_many
         self._offset = -1
         self._rest = b""
 
     def read(self) -> list[Event]:
         """Return new complete events, oldest first; at first, fewer of those that are long past."""
-        merged: list[Event] = []
-        if self._offset < 0:
-            merged, self._offset = read_merged(self.path)
-        return merged + self._read_new()
+        if self._offset >= 0:
+            return self._read_new()
+        merged, self._offset = read_merged(self.path)
+        new = self._read_new()
+        return merged + (merge(new) if self._merges else new)
 
     def _read_new(self) -> list[Event]:
         try:
@@ -136,4 +150,4 @@ class EventTail:
             return []
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [event for line in lines if (event := decode(line)) is not None]
+        return decode_lines(lines)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .event_types import EVENT_TYPES
@@ -31,12 +31,34 @@ def encode(event: Event) -> str:
     return json.dumps({"kind": event.kind, **fields}, separators=(",", ":"))
 
 
+def decode_lines(lines: Sequence[bytes]) -> list[Event]:
+    """Return the events of some lines, without those that this version cannot read."""
+    found: list[Any] = []
+    try:  # all at once: a call of the parser takes as long as what it does in a line
+        found = json.loads(b"[%b]" % b",".join(lines))
+    except (ValueError, RecursionError):
+        pass
+    if len(found) != len(lines):  # one of them is damaged
+        found = [_parsed(line) for line in lines]
+    return [event for fields in found if (event := _event(fields)) is not None]
+
+
 def decode(line: str | bytes) -> Event | None:
     """Return the event of a line, or None for one that this version cannot read."""
+    return _event(_parsed(line))
+
+
+def _parsed(line: str | bytes) -> Any:
     try:
-        fields = json.loads(line)
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _event(fields: Any) -> Event | None:
+    try:
         cls = EVENT_TYPES[fields.pop("kind")]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (KeyError, TypeError, AttributeError):
         return None
     # Each field is checked and set at once: readers of many ranks read thousands of events a
     # second, and the constructor of a frozen dataclass takes as long as the checks.

@@ -24,7 +24,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
-from .event_lines import decode, encode
+from .event_lines import decode_lines, encode
 from .events import Event, Heartbeat, Metrics, Progress, Stderr
 
 PART = 1 << 16
@@ -122,8 +122,18 @@ class EventMerger:
         with self._lock:
             self._events.append(event)
             self._end += nbytes
+            if self._end - self._begin >= PART:
+                self.merge_rest()
+
+    def merge_rest(self) -> None:
+        """Merge what was added since the last part.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        with self._lock:
             # What another thread has written, and not added yet, may come before.
-            if self._end - self._begin < PART or self._path.stat().st_size != self._end:
+            if self._end == self._begin or self._path.stat().st_size != self._end:
                 return
             events, self._events, self._begin = self._events, [], self._end
             lines = [*map(encode, merge(events)), MARK.format(self._end)]
@@ -142,4 +152,4 @@ def read_merged(path: Path) -> tuple[list[Event], int]:
     if not 0 < offset <= size:
         return [], 0
     lines = data[: marks[-1].start()].splitlines()
-    return [event for line in lines if (event := decode(line)) is not None], offset
+    return decode_lines(lines), offset

@@ -31,6 +31,6 @@ class LabelsHandler(Handler):
 def label(name: str, labels: RunLabels) -> RunLabels:
     """Write the labels of the run ``name``."""
     try:
-        return open_run(name, ranks=False).label(labels.name, labels.tags, labels.note)
+        return open_run(name, ranks=0).label(labels.name, labels.tags, labels.note)
     except OptionError as error:
         raise error_response(400, error) from None

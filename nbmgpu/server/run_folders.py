@@ -47,7 +47,7 @@ def run_folder(name: str) -> Path:
     return folder
 
 
-def open_run(name: str, ranks: bool = True) -> Run:
+def open_run(name: str, ranks: int | None = None) -> Run:
     """Open the run ``name``; no events are read yet. For ``ranks`` see ``Run``.
 
     Raises:

@@ -7,8 +7,8 @@ from typing import Any
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
+from nbmgpu.report.kept_summary import summary_of
 from nbmgpu.report.snapshot import Snapshot
-from nbmgpu.report.summary import summary_html, summary_text
 from nbmgpu.report.text_format import ending_sentence
 
 from .base_handler import Handler
@@ -98,12 +98,13 @@ def summary(name: str) -> RunSummary:
     run.refresh()
     if not run.over:
         raise ApiError(409, f"Run {name} is still running.", "The summary follows at its end.")
-    return RunSummary(summary_html(run), summary_text(run))
+    kept = summary_of(run)
+    return RunSummary(kept.html, kept.text)
 
 
 def stop(name: str, request: StopRequest) -> None:
     """Ask the launcher of a run to stop it, through a file; the kernel need not respond."""
-    run = open_run(name, ranks=False)
+    run = open_run(name, ranks=0)
     if run.over:
         raise ApiError(409, f"Run {name} is already over: {ending_sentence(run.state)}.")
     run.stop(request.force)
@@ -111,7 +112,7 @@ def stop(name: str, request: StopRequest) -> None:
 
 def delete(name: str) -> None:
     """Delete the folder of a run that is over and whose results the kernel has read."""
-    run = open_run(name, ranks=False)
+    run = open_run(name, ranks=0)
     if not run.over:
         raise ApiError(409, f"Run {name} is still running.", "Stop it first.")
     run.delete()

@@ -31,7 +31,7 @@ def trace_file(name: str, rank: int) -> Path:
     Raises:
         NoSuchRunError: There is no such run or trace, or the trace is a symbolic link.
     """
-    run = open_run(name, ranks=False)
+    run = open_run(name, ranks=0)
     try:
         return own_file(run.folder, trace_path(run.folder, rank))
     except FileNotFoundError:

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nbmgpu.kernel.notebook_context import NotebookContext
-from nbmgpu.report.summary import summary_html, summary_text
+from nbmgpu.report.kept_summary import summary_of
 from nbmgpu.runs.events import Display, Hang
 from nbmgpu.runs.hang_text import hang_notice
 from nbmgpu.runs.run import Run
@@ -83,10 +83,11 @@ class LiveOutput:
             return
         self.update()
         self.log.show_end()
+        summary = summary_of(self.run)
         if self._handle is None:
-            print(summary_text(self.run))
+            print(summary.text)
             return
-        data = {"text/html": summary_html(self.run), "text/plain": summary_text(self.run)}
+        data = {"text/html": summary.html, "text/plain": summary.text}
         self._handle.update(data, raw=True)
         if self._panel is not None:
             self._panel.close()

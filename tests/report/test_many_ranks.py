@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 import nbmgpu
+from nbmgpu.report.digest import quick_line_of
 from nbmgpu.report.failure_cause import cause
+from nbmgpu.report.kept_summary import SUMMARY_FILE, Summary, summary_of
 from nbmgpu.report.node_rows import LINES, RankRequest, node_lines, node_rows, rows_on_nodes
 from nbmgpu.report.rank_rows import rows
 from nbmgpu.report.snapshot import Snapshot
 from nbmgpu.report.summary import summary_html, summary_text
 from nbmgpu.runs import event_file, polling
+from nbmgpu.runs.events import Notice
 from nbmgpu.runs.run import Run
 from nbmgpu.server.base_handler import to_json
 from nbmgpu.server.open_runs import OpenRuns
@@ -51,12 +54,12 @@ def lines_read(monkeypatch):
     """Count the lines of events that are read."""
     counted = []
 
-    def decode(line):
-        counted.append(line)
-        return read(line)
+    def decode_lines(lines):
+        counted.extend(lines)
+        return read(lines)
 
-    read = event_file.decode
-    monkeypatch.setattr(event_file, "decode", decode)
+    read = event_file.decode_lines
+    monkeypatch.setattr(event_file, "decode_lines", decode_lines)
     return counted
 
 
@@ -113,6 +116,30 @@ def test_the_server_reads_each_event_once(simulate, lines_read):
     lines.newest()
     reader.read()
     assert len(lines_read) < whole + 10
+
+
+def test_a_list_of_runs_in_a_terminal_reads_few_ranks(simulate, lines_read):
+    simulated = simulate()
+    lines_read.clear()
+    line = quick_line_of(Run(simulated.run.folder))
+    assert (line.status.state, line.world_size) == ("running", RANKS)
+    assert len([each for each in lines_read if each]) < RANKS / 4
+
+
+def test_the_summary_of_a_finished_run_is_kept(simulate, lines_read):
+    simulated = simulate()
+    assert summary_of(Run(simulated.run.folder)).text.startswith("running")
+    simulated.end()
+    found = summary_of(Run(simulated.run.folder))
+    assert found.text.startswith("finished")
+    lines_read.clear()
+    assert summary_of(Run(simulated.run.folder)) == found
+    assert found == Summary(summary_text(simulated.run), summary_html(simulated.run))
+    lines_read.clear()
+    (simulated.run.folder / SUMMARY_FILE).write_text("{")
+    assert summary_of(Run(simulated.run.folder)) == found
+    simulated.launcher.emit(Notice, topic="late", text="said after the end")
+    assert "said after the end" in summary_of(Run(simulated.run.folder)).text
 
 
 def test_an_update_has_a_row_per_node_and_not_per_rank(simulate):

@@ -69,7 +69,7 @@ def remove_ended(cluster: Cluster) -> None:
             name = job["metadata"]["name"]
             folder = runs_root() / name.removeprefix(job_name(""))
             with suppress(OSError, ValueError, TypeError):
-                run = Run(folder, ranks=False)
+                run = Run(folder, ranks=0)
                 run.refresh()
                 if run.view.ended is not None:
                     cluster.delete(name)

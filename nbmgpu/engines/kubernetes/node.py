@@ -122,7 +122,7 @@ def main() -> None:
         os.environ.pop(name, None)
     for name, value in read_variables(pod.folder).items():
         os.environ.setdefault(name, value)
-    run = Run(pod.folder, ranks=False)
+    run = Run(pod.folder, ranks=0)
     run.refresh()
     if run.view.launcher is not None or run.view.ended is not None:
         if pod.number == 0:

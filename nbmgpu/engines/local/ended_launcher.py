@@ -44,7 +44,7 @@ def report_end(folder: Path, code: int) -> None:
     """
     remove_folders(folder)
     with suppress(OSError, ValueError, TypeError):  # the disk is full, or the folder was removed
-        run = Run(folder, ranks=False)
+        run = Run(folder, ranks=0)
         run.refresh()
         if run.view.ended is None:
             events = EventWriter(run.events_path("launcher"), LAUNCHER)
