@@ -167,15 +167,16 @@ def test_the_last_events_of_one_of_many_files_are_merged_too(tmp_path: Path) -> 
     path = tmp_path / "rank-0.jsonl"
     written(path, 300).close()
     all_events = EventTail(path).read()
-    assert_equal(view_of(EventTail(path, is_one_of_many=True).read()), view_of(all_events))
-    assert len(EventTail(path, is_one_of_many=True).read()) < len(all_events) / 10
+    fewer = EventTail(path, is_one_of_many=True).read()
+    assert repr(view_of(fewer).curves) == repr(view_of(all_events).curves)
+    assert len(fewer) < len(all_events) / 10
     path = tmp_path / "rank-1.jsonl"
     follower = EventTail(path)
     assert follower.read() == []
     written(path, 300).close(merge=True)
     fewer, all_events = EventTail(path).read(), follower.read()
     assert len(fewer) < len(all_events) / 10
-    assert_equal(view_of(fewer), view_of(all_events))
+    assert repr(view_of(fewer).curves) == repr(view_of(all_events).curves)
 
 
 def test_a_damaged_line_among_others_is_left_out(tmp_path: Path) -> None:

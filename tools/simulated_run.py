@@ -146,7 +146,7 @@ class SimulatedRun:
     def close(self) -> None:
         """Close all files."""
         for events in [self.launcher, *self.ranks]:
-            events.close(merge=len(self.ranks) > MANY_RANKS)
+            events.close(merge=events.rank > 0 and len(self.ranks) > MANY_RANKS)
 
 
 def main() -> None:

@@ -93,7 +93,8 @@ def _run_in_folder(
     heartbeat = HeartbeatThread(events, log, device, hang_reports)
     with heartbeat:
         code, held = _run_cell(run, environment, events, log, heartbeat, held)
-    if not events.close(merge=run.record.world_size > MANY_RANKS):
+    is_one_of_many = rank > 0 and run.record.world_size > MANY_RANKS
+    if not events.close(merge=is_one_of_many):
         return UNREPORTED, None
     if held is not None:
         stdio.flush()

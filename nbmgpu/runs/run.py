@@ -39,6 +39,9 @@ MANY_RANKS = 64
 OF_RUN = "kernel", "launcher", "reference"
 """The names of the files with events that are not a rank's."""
 
+SHOWN = *OF_RUN, "rank-0"
+"""Those with events of which every moment is shown: times of steps are those of rank 0."""
+
 
 class Run:
     """A run: its folder, and the state computed from the events read so far.
@@ -73,7 +76,10 @@ class Run:
         count = self.record.world_size if ranks is None else min(ranks, self.record.world_size)
         names = [*OF_RUN, *(f"rank-{rank}" for rank in range(count))]
         self._unseen: list[Event] = []
-        self._tails = [EventTail(self.events_path(n), count > MANY_RANKS) for n in names]
+        self._tails = [
+            EventTail(self.events_path(name), count > MANY_RANKS and name not in SHOWN)
+            for name in names
+        ]
 
     @classmethod
     def create(cls, record: RunRecord, cell: str) -> Run:
