@@ -138,7 +138,7 @@ def with_profile_name(
 
     def words(given: Mapping[str, Any]) -> int:
         pairs: int = len(given["engine_option"])
-        return pairs + sum(given[name] != defaults[name] for name in FIELDS if name in given)
+        return pairs + len([n for n in FIELDS if n in given and given[n] != defaults[n]])
 
     return min([dict(values), *filter(None, named)], key=words)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from nbmgpu.engines.slurm import commands
 from nbmgpu.engines.slurm.commands import CANCELLED, PREEMPTED, job_state, why_it_ends, why_never
+from nbmgpu.engines.slurm.head import SlurmNodes
 from nbmgpu.errors import LaunchError
 
 SOON = (datetime.now() + timedelta(seconds=50)).isoformat(timespec="seconds")
@@ -68,3 +72,19 @@ def test_jobs_that_wait_for_others_may_start(
     assert not why_never(reason, "main")
     monkeypatch.setattr(commands, "run_command", lambda command: f"RUNNING|{reason}|N/A|main\n")
     assert job_state(7).never == ""
+
+
+def test_a_job_with_a_lost_node_does_not_wait_for_srun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the node, also when it is asked to end: the other nodes were held for it."""
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 0.1; done\n")
+    srun.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "logs").mkdir()
+    nodes = SlurmNodes(tmp_path, "1", [], {})
+    begun = time.monotonic()
+    nodes.end(at_once=True)
+    assert nodes.ended
+    assert time.monotonic() - begun < 5

@@ -241,7 +241,7 @@ class PodNodes:
         """Return True: nodes write into the run folder itself."""
         return True
 
-    def end(self) -> None:
+    def end(self, at_once: bool = False) -> None:
         """End the launcher of this pod; the others end when the head is gone."""
         try:
             self._launcher.wait(timeout=10)

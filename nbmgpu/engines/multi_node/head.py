@@ -76,7 +76,7 @@ def run_head(folder: Path, start_nodes: Callable[[int], NodeProcesses], port: in
             events.emit(Notice, topic=NODE_LOST, text=lost)
         events.emit(Ended, ending=termination.ending, detail=detail)
         events.close()
-        nodes.end()
+        nodes.end(at_once=bool(lost))
 
 
 def _end_with_nodes(store: StoreClient) -> None:

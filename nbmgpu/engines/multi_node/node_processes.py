@@ -39,6 +39,10 @@ class NodeProcesses(Protocol):
         """
         ...
 
-    def end(self) -> None:
-        """End those that are left."""
+    def end(self, at_once: bool = False) -> None:
+        """End those that are left.
+
+        Args:
+            at_once: do not wait for them: a node is lost, and the others are free for other jobs.
+        """
         ...

@@ -104,7 +104,7 @@ class RemoteRanks(RankProcesses):
                 joined=len(self._joined),
                 nodes=self._expected,
                 names=", ".join(self._joined) or "none",
-                output=self._nodes.output(),
+                output=self._nodes.output() or "nothing.",
             )
         return ENDED.format(output=self._nodes.output()) if self._nodes_ended else ""
 

@@ -98,9 +98,9 @@ class RayNodes:
         """Return whether this machine has all files as nodes had them at ``since``."""
         return all(node.code is not None or node.has_copied(since) for node in self._nodes)
 
-    def end(self) -> None:
+    def end(self, at_once: bool = False) -> None:
         """End actors, and give their resources back."""
-        deadline = time.monotonic() + END_TIMEOUT
+        deadline = time.monotonic() + (0.0 if at_once else END_TIMEOUT)
         for node in self._nodes:
             node.thread.join(max(deadline - time.monotonic(), 0))
         for node in self._nodes:

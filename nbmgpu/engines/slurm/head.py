@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from nbmgpu.engines.multi_node.head import run_head
@@ -22,6 +23,9 @@ NODE_FAILURE = re.compile(r"^srun: error: Node failure on (\S+)", re.MULTILINE)
 NO_BINDING = "srun: cluster configuration lacks support for cpu binding\n"
 """What srun says to ``--cpu-bind=none`` where that is so in any case."""
 LOST = "Slurm has lost the node {node} with its ranks"
+
+END_TIMEOUT, LOST_TIMEOUT = 10.0, 1.0
+"""Seconds that ``srun`` may take to end after the ranks, and where it waits for a lost node."""
 
 OF_TASKS = ("NTASKS", "NTASKS_PER_NODE", "NPROCS", "PROCID", "LOCALID", "TASKS_PER_NODE")
 """Variables that describe the tasks of the job, one per node.  Lightning and others would take
@@ -107,13 +111,17 @@ class SlurmNodes:
         """Return True: nodes write into the run folder itself."""
         return True
 
-    def end(self) -> None:
-        """End what is left after the ranks have ended."""
-        try:
-            self._srun.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._srun.terminate()
-            self._srun.wait(timeout=10)
+    def end(self, at_once: bool = False) -> None:
+        """End what is left after the ranks have ended; Slurm ends the rest with the job."""
+        for stop, seconds in (
+            (lambda: None, LOST_TIMEOUT if at_once else END_TIMEOUT),
+            (self._srun.terminate, LOST_TIMEOUT if at_once else END_TIMEOUT),
+            (self._srun.kill, END_TIMEOUT),
+        ):
+            stop()
+            with suppress(subprocess.TimeoutExpired):
+                self._srun.wait(timeout=seconds)
+                return
 
 
 if __name__ == "__main__":
