@@ -177,8 +177,9 @@ def start_actors() -> list[Any]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from nbmgpu.engines.ray import node_actor
+    from nbmgpu.engines.ray.by_value import send_modules_by_value
 
-    ray.cloudpickle.register_pickle_by_value(node_actor)
+    send_modules_by_value()
     ids = [node["NodeID"] for node in ray.nodes() if node["NodeManagerHostname"] in NODES]
     assert len(ids) == len(NODES)
     return [

@@ -6,6 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from nbmgpu.formatting import format_bytes, format_limit
+from nbmgpu.serialization.memory_blocks import CPU
+from nbmgpu.system import procfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +28,11 @@ LARGE_TRANSFER = (
     " Every run sends them again. Faster: save them once where the nodes see the file, and open it "
     "as a map (np.load(path, mmap_mode='r'), datasets.load_from_disk(path)), of which only the "
     "path is sent, or load them in the cell."
+)
+MAPPED_TRANSFER = (
+    " {size} of them are mapped from {path}, but a tensor of a map is sent whole, and so is an array "
+    "with mmap_mode='c'. Faster: leave x = np.load(path, mmap_mode='r') an array, of which only the "
+    "path is sent, and call torch.from_numpy(x) in the cell."
 )
 LARGE = 256 * 2**20
 """Bytes from which it takes seconds on a usual network of 1 to 10 Gbit/s."""
@@ -87,7 +94,19 @@ def transfer(bundle: Bundle) -> str:
     named = [f"`{name}` {format_bytes(size)}" for name, size in sizes if size >= NAMED]
     names = f", most in {', '.join(named)}" if named else ""
     text = TRANSFER.format(size=format_bytes(bundle.nbytes), names=names)
-    return text + (LARGE_TRANSFER if bundle.nbytes >= LARGE else "")
+    return text + ((_of_map(bundle) or LARGE_TRANSFER) if bundle.nbytes >= LARGE else "")
+
+
+def _of_map(bundle: Bundle) -> str:
+    """Return what to do where a file is sent that the notebook has mapped; else nothing."""
+    largest = max(bundle.table.blocks, key=lambda block: block.nbytes, default=None)
+    if largest is None or largest.device != CPU or largest.nbytes < bundle.nbytes / 2:
+        return ""
+    try:
+        path = procfs.mapped_file(procfs.maps(), largest.low)
+    except OSError:  # not Linux
+        return ""
+    return MAPPED_TRANSFER.format(size=format_bytes(largest.nbytes), path=path) if path else ""
 
 
 def outlives_kernel(options: RunOptions, run: str) -> str:

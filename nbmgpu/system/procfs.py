@@ -32,6 +32,21 @@ def maps() -> str:
     return (SELF / "maps").read_text()
 
 
+def mapped_file(table: str, address: int) -> str:
+    """Return the path of the file that is mapped at ``address``; empty if none is, or it is gone.
+
+    Args:
+        table: the mappings, as ``maps()`` returns them.
+        address: in this process.
+    """
+    for line in table.splitlines():
+        span, _, _, _, _, *path = line.split(None, 5)
+        low, high = (int(each, 16) for each in span.split("-"))
+        if low <= address < high:
+            return path[0] if path and os.path.isfile(path[0]) else ""
+    return ""
+
+
 def anonymous(table: str) -> Iterator[tuple[int, int, str]]:
     """Yield start, end and permissions (``rw-p``) of the mappings in ``table`` without a file.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
 import socket
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -37,7 +39,7 @@ def node(tmp_path: Path) -> Iterator[tuple[NodeActor, Path]]:
     record = json.dumps({"devices": [], "kernel": {}, "storage": {}}).encode()
     folder = actor.copy_folder("run", {"run.json": record, "bundle": b""}, {}, "")
     launcher = tmp_path / "launcher"
-    launcher.write_text("#!/bin/sh\nexec sleep 60\n")
+    launcher.write_text('#!/bin/sh\ntest "$1" = -c || exec sleep 60\n')
     launcher.chmod(0o700)
     actor.start(folder, str(launcher), [], {})
     yield actor, Path(folder) / "bundle"
@@ -66,6 +68,35 @@ def test_a_node_gets_it_once_it_is_complete(bundle: Path, node: tuple[NodeActor,
     assert copy.read_bytes() == bundle.read_bytes()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", sender.port))
+
+
+@pytest.mark.parametrize("refuses", ["connection", "file", "all"])
+def test_a_system_that_does_not_splice_copies(
+    refuses: str,
+    bundle: Path,
+    node: tuple[NodeActor, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as one with a file system that cannot, or macOS."""
+    real = os.splice
+
+    def splice(source: int, target: int, count: int) -> int:
+        is_file = stat.S_ISREG(os.fstat(target).st_mode)
+        if is_file == (refuses == "file"):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(source, target, count)
+
+    if refuses == "all":
+        monkeypatch.delattr(os, "splice")
+    else:
+        monkeypatch.setattr(os, "splice", splice)
+    complete(bundle)
+    actor, copy = node
+    sender = BundleSender(str(bundle))
+    actor.fetch_bundle("127.0.0.1", sender.port, sender.key)
+    sender.wait()
+    assert not sender.error
+    assert copy.read_bytes() == bundle.read_bytes()
 
 
 def test_others_get_nothing_and_the_node_still_does(

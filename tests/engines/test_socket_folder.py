@@ -12,7 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from nbmgpu.engines.multi_node.socket_folder import PREFIX, remove_abandoned, socket_folder
+from nbmgpu.engines.multi_node.socket_folder import (
+    MIN_AGE,
+    NEW,
+    PREFIX,
+    remove_abandoned,
+    socket_folder,
+)
 
 LAUNCHER = """
 import os, sys, time
@@ -40,7 +46,7 @@ def test_a_folder_is_there_while_it_is_used_and_no_longer(temporary: Path) -> No
     with socket_folder() as folder:
         assert left(temporary) == [Path(folder).name]
         (Path(folder) / "listener").touch()
-        remove_abandoned(time.time() + 1)
+        remove_abandoned()
         assert os.path.isdir(folder), "its owner is alive"
     assert left(temporary) == []
 
@@ -55,14 +61,29 @@ def test_the_folder_of_a_killed_launcher_is_removed_when_its_ranks_have_ended(
     launcher.kill()
     launcher.wait()
     assert len(left(temporary)) == 1
-    remove_abandoned(time.time() + 1)
+    remove_abandoned()
     assert len(left(temporary)) == 1, "its rank is alive"
     os.kill(rank, signal.SIGKILL)
     launcher.stdout.read()  # ends with the rank
     launcher.stdout.close()
     with socket_folder():
-        assert len(left(temporary)) == 2, "it may be new, and not yet locked"
-    remove_abandoned(time.time() + 1)
+        assert len(left(temporary)) == 1
+    assert left(temporary) == []
+
+
+def test_a_folder_that_is_not_locked_yet_stays_for_a_while(temporary: Path) -> None:
+    new = temporary / f"{NEW}x"
+    new.mkdir(mode=0o700)
+    remove_abandoned()
+    assert left(temporary) == [new.name]
+    os.utime(new, (time.time() - 2 * MIN_AGE,) * 2)
+    remove_abandoned()
+    assert left(temporary) == []
+
+
+def test_a_launcher_removes_in_the_end_what_others_have_left(temporary: Path) -> None:
+    with socket_folder():
+        (temporary / f"{PREFIX}x").mkdir(mode=0o700)
     assert left(temporary) == []
 
 
@@ -72,5 +93,5 @@ def test_what_is_not_such_a_folder_stays(temporary: Path) -> None:
     (temporary / f"{PREFIX}file").touch()
     (temporary / f"{PREFIX}open").mkdir(mode=0o755)
     (temporary / f"{PREFIX}abandoned").mkdir(mode=0o700)
-    remove_abandoned(time.time() + 1)
+    remove_abandoned()
     assert left(temporary) == ["kept", f"{PREFIX}file", f"{PREFIX}link", f"{PREFIX}open"]

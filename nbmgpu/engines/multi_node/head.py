@@ -25,6 +25,7 @@ from . import FORCE_STOP, LEAVING, STOP
 from .launch_file import LaunchFile
 from .node_processes import NodeProcesses
 from .remote_ranks import RemoteRanks
+from .socket_folder import remove_abandoned
 
 SIGNALS = (STOP, FORCE_STOP, signal.SIGTERM)
 
@@ -77,6 +78,7 @@ def run_head(folder: Path, start_nodes: Callable[[int], NodeProcesses], port: in
         events.emit(Ended, ending=termination.ending, detail=detail)
         events.close()
         nodes.end(at_once=bool(lost))
+        remove_abandoned()
 
 
 def _end_with_nodes(store: StoreClient) -> None:

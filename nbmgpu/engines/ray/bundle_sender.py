@@ -17,7 +17,8 @@ from contextlib import suppress
 
 from nbmgpu.serialization import container
 
-from .node_actor import CHALLENGE, FROM_HEAD, FROM_NODE, RECEIVED, SIZE
+from .folder_on_node import RECEIVED, SIZE
+from .node_actor import CHALLENGE, FROM_HEAD, FROM_NODE
 
 POLL = 0.002
 """Seconds between two looks at whether the bundle is complete."""

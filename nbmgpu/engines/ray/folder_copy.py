@@ -13,7 +13,7 @@ from nbmgpu.engines.multi_node.launch_file import LAUNCH_FILE
 from nbmgpu.runs.stacks import request_path
 
 from .bundle_sender import BundleSender
-from .node_actor import APPENDED, Change
+from .folder_on_node import APPENDED, Change
 
 MAX_MODULES = 64 * 2**20
 """Most bytes of Python files beside the notebook that are sent."""

@@ -29,6 +29,7 @@ from nbmgpu.serialization import container
 from nbmgpu.system.processes import process_is_alive
 
 from . import node_actor
+from .by_value import send_modules_by_value
 from .cluster import HeadRequest
 from .folder_copy import FolderCopy, NodeError
 
@@ -200,7 +201,7 @@ class Node:
     def _new_actor(self) -> Any:
         """Return a new actor with all resources of this node."""
         bundle = self._strategy.placement_group.bundle_specs[self._rank]
-        ray.cloudpickle.register_pickle_by_value(node_actor)
+        send_modules_by_value()
         actor = ray.remote(node_actor.NodeActor).options(
             num_cpus=bundle["CPU"],
             num_gpus=bundle.get("GPU", 0),

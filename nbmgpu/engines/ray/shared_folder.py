@@ -10,6 +10,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from . import node_actor
+from .by_value import send_modules_by_value
 
 TIMEOUT = 30.0
 """Seconds in which a node can answer; one that is full or slow counts as one that sees them."""
@@ -23,7 +24,7 @@ def blind_nodes(nodes: list[dict[str, Any]], folder: str) -> tuple[str, ...]:
         folder: where runs are; it is created if need be.
     """
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    ray.cloudpickle.register_pickle_by_value(node_actor)
+    send_modules_by_value()
     sees = ray.remote(node_actor.sees)
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".seen-by-") as file:
         names = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -113,14 +114,11 @@ class SlurmNodes:
 
     def end(self, at_once: bool = False) -> None:
         """End what is left after the ranks have ended; Slurm ends the rest with the job."""
-        for stop, seconds in (
-            (lambda: None, LOST_TIMEOUT if at_once else END_TIMEOUT),
-            (self._srun.terminate, LOST_TIMEOUT if at_once else END_TIMEOUT),
-            (self._srun.kill, END_TIMEOUT),
-        ):
-            stop()
+        for sig in (None, signal.SIGTERM, signal.SIGKILL):
+            if sig is not None:
+                self._srun.send_signal(sig)
             with suppress(subprocess.TimeoutExpired):
-                self._srun.wait(timeout=seconds)
+                self._srun.wait(timeout=LOST_TIMEOUT if at_once else END_TIMEOUT)
                 return
 
 
