@@ -27,8 +27,12 @@ SHARED_MEMORY = Path("/dev/shm")
 RESOURCE_TRACKERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
 """Parts of the command lines of processes that remove the files of others."""
 
-TRACKER_TIMEOUT = 1.0
-"""Seconds that resource trackers have for it once all other processes are gone."""
+TRACKER_TIMEOUT = 10.0
+"""Seconds that resource trackers have for it once all other processes are gone.
+
+They take milliseconds, and end by themselves; on a busy machine, seconds.  What a tracker leaves
+that is killed has names that nobody else knows (``/dev/shm/psm_...``).
+"""
 
 KILL_TIMEOUT = 5.0
 """Seconds after which a process that cannot be killed is left alone."""
@@ -68,16 +72,18 @@ def clean_up(ranks: Iterable[int], forked: ForkedPids, since: float) -> None:
         forked: the pids of what they have forked; torchrun's ranks are not forked from here.
         since: when the run was created; older files are not its own.
     """
-    pids, start = set(ranks), time.monotonic()
-    deadline = start + KILL_TIMEOUT
-    while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
+    pids, now = set(ranks), time.monotonic()
+    deadline, spared_until = now + KILL_TIMEOUT, now + TRACKER_TIMEOUT
+    while (left := psutil.Process().children(recursive=True)) and now < deadline:
         pids |= {process.pid for process in left}
-        spare_trackers = time.monotonic() < start + TRACKER_TIMEOUT
-        for process in left:
+        killed = [each for each in left if now > spared_until or not _is_resource_tracker(each)]
+        for process in killed:
             with suppress(psutil.Error):
-                if not (spare_trackers and _is_resource_tracker(process)):
-                    process.kill()
+                process.kill()
+        if not killed:  # trackers are left, which the system may have kept from running
+            deadline = spared_until + KILL_TIMEOUT
         psutil.wait_procs(left, timeout=0.5)
+        now = time.monotonic()
     for path in SHARED_MEMORY.glob("*"):
         match = CREATED_BY.match(path.name)
         if match and ((pid := int(match[1])) in pids or pid in forked):
@@ -94,8 +100,10 @@ def remove_folders(run_folder: Path) -> None:
 
 
 def _is_resource_tracker(process: psutil.Process) -> bool:
-    command = " ".join(process.cmdline())
-    return any(part in command for part in RESOURCE_TRACKERS)
+    with suppress(psutil.Error):  # it has ended
+        command = " ".join(process.cmdline())
+        return any(part in command for part in RESOURCE_TRACKERS)
+    return False
 
 
 def _remove(path: Path, since: float) -> None:
