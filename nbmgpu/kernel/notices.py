@@ -30,9 +30,9 @@ LARGE_TRANSFER = (
     "path is sent, or load them in the cell."
 )
 MAPPED_TRANSFER = (
-    " {size} of them are mapped from {path}, but a tensor of a map is sent whole, and so is an array "
-    "with mmap_mode='c'. Faster: leave x = np.load(path, mmap_mode='r') an array, of which only the "
-    "path is sent, and call torch.from_numpy(x) in the cell."
+    " {size} of them are mapped from {path}, but a tensor of a map is sent whole, and so is an "
+    "array with mmap_mode='c'. Faster: leave x = np.load(path, mmap_mode='r') an array, of which "
+    "only the path is sent, and call torch.from_numpy(x) in the cell."
 )
 LARGE = 256 * 2**20
 """Bytes from which it takes seconds on a usual network of 1 to 10 Gbit/s."""
