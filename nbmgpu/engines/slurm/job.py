@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import time
@@ -13,12 +14,14 @@ from nbmgpu.engines.base import RunHandle
 from nbmgpu.engines.multi_node.interpreter import NONE, check_of_python
 from nbmgpu.engines.multi_node.launch_file import LaunchFile
 from nbmgpu.engines.multi_node.polled import Polled
+from nbmgpu.errors import LaunchError
 from nbmgpu.rank.command_line import start_variables
 from nbmgpu.runs.folder import write_atomically
 
 from . import commands
 from .commands import PENDING, WARNING, JobState
 from .job_options import JobOptions
+from .refusal import ASSOCIATIONS, explained
 
 if TYPE_CHECKING:
     from nbmgpu.runs.run import Run
@@ -27,10 +30,9 @@ JOB_FILE = "slurm-job"
 """Has the number of the job."""
 
 NEVER_STARTED = "Job {job} has ended ({state}) before its ranks had started. {why}"
-CANNOT_START = (
-    "Slurm job {job} can never start ({reason}): {why}. It is cancelled. What the nodes have: "
-    "sinfo -N -o '%P %N %c cores %G %f'"
-)
+CANNOT_START = "Slurm job {job} can never start ({reason}): {why}. It is cancelled. {see}"
+SEE_NODES = "What the nodes have: sinfo -N -o '%P %N %c cores %G %f'"
+SEE_LIMITS = f"What you may ask for: {ASSOCIATIONS.format(user='$USER')}"
 NO_LOG = (
     "It has written nothing into the run folder {folder}, which the nodes must see; set "
     "NBMGPU_RUNS in the notebook to a folder that they share."
@@ -71,7 +73,10 @@ def submit_job(run: Run, options: JobOptions) -> Job:
         **options.sbatch,
     }
     words = [f"--{key}={value}" if value else f"--{key}" for key, value in arguments.items()]
-    job = commands.submit(_script(run, options, cpus), [*words, "--no-requeue"])
+    try:
+        job = commands.submit(_script(run, options, cpus), [*words, "--no-requeue"])
+    except LaunchError as error:
+        raise LaunchError(explained(str(error), arguments)) from None
     write_atomically(run.folder / JOB_FILE, str(job))
     return Job(run.folder)
 
@@ -167,7 +172,9 @@ class Job(RunHandle):
         if time.monotonic() - self._waits_in_vain < IN_VAIN:
             return ""
         self.cancel()
-        return CANNOT_START.format(job=self.number, reason=state.reason, why=state.never)
+        see = SEE_LIMITS if re.match("QOS|Assoc|Account|Invalid", state.reason) else SEE_NODES
+        reason, why = state.reason, state.never
+        return CANNOT_START.format(job=self.number, reason=reason, why=why, see=see)
 
     def status(self) -> str:
         """Return what the run waits for, in words; empty if it does not wait in a queue."""
