@@ -74,8 +74,12 @@ def wait_for_the_end(before: Collection[str]) -> None:
     """Wait until no process of ``children()`` is left but those of ``before``."""
     ray = get_engine("ray")
     assert isinstance(ray, RayEngine)
-    ray.disconnect()  # the head of the next run
-    wait(lambda: not set(children()) - set(before), 30)
+
+    def has_ended() -> bool:
+        ray.disconnect()  # the head of the next run, which another thread may start late
+        return not set(children()) - set(before)
+
+    wait(has_ended, 60)
 
 
 def started(

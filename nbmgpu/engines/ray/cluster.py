@@ -191,8 +191,13 @@ class HeadProcess:
         self.close()
         return Head(folder)
 
+    def end(self) -> None:
+        """End it: it has begun no run, and may still try to connect."""
+        self.close()
+        self._process.terminate()
+
     def close(self) -> None:
-        """Close what connects this process with it; unless it has begun a run, it ends."""
+        """Close what connects this process with it."""
         for each in (self._process.stdin, self._process.stdout, self._errors):
             if each is not None:
                 each.close()

@@ -92,7 +92,7 @@ class RayEngine(MultiNodeEngine):
         """End the head that waits for the next run, if there is one."""
         head, self._next = self._next, None
         if head is not None:
-            head.close()
+            head.end()
 
     def release(self, storage: RunStorage, in_use: bool) -> None:
         """Remove the files, and connect to the cluster for the next run meanwhile."""
