@@ -118,7 +118,7 @@ def stop_text(rest: str) -> str:
         owner = "" if run.record.kernel.is_this_process else f" of {_owner(run)}"
         return f"Run {run.id}{owner}: {state}."
     again = f"%mgpu stop {run.id}  (kills the ranks at once; no results are written back)"
-    what = f"Run {run.id} is stopping: rank 0 has a minute to save the trained state"
+    what = f"Run {run.id} is stopping: rank 0 has five minutes to save the trained state"
     return format_message(what, instead=again)
 
 

@@ -180,7 +180,7 @@ class Run:
     def stop(self, force: bool = False) -> None:
         """Stop the run: ranks are interrupted, then killed if they do not react.
 
-        Rank 0 has a minute to save the trained state.
+        Rank 0 has five minutes to save the trained state.
 
         Args:
             force: kill all ranks at once; no results are written back.  A later call without
