@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from nbmgpu.serialization.device_memory import FreedMemory
     from nbmgpu.serialization.stored_bundle import StoredBundle
 
+KILL_TIMEOUT = 30.0
+"""Seconds in which ranks that are killed end: milliseconds, unless their machines are busy."""
+
 POINTS = 10_000
 """Maximum points in one event."""
 
@@ -182,7 +185,7 @@ class LaunchedRun:
         """
         try:
             self.run.stop(force=True)
-            self.run.wait(timeout=5)
+            self.run.wait(timeout=KILL_TIMEOUT)
             if self.run.over:
                 undo(self.run.folder)
         finally:
