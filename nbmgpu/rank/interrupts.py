@@ -44,6 +44,9 @@ STEPS = 3
 SHARED_MEMORY_MODULES = ("multiprocessing.shared_memory", "multiprocessing.resource_tracker")
 """Modules that allocate shared memory, and register it for removal."""
 
+RUNS_LOOP = "IPython.core.async_helpers", "__call__"
+"""Module and name of the function that runs an event loop, which may be another than asyncio's."""
+
 SHELL_MODULE = f"{__package__}.shell"
 """Its method ``run`` runs the cell."""
 
@@ -106,8 +109,9 @@ def _is_beside_cell(frame: FrameType | None) -> bool:
     """Return whether IPython runs, before or after the code of the cell."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
-        if CELL_FILE_MARK in frame.f_code.co_filename or module.startswith("asyncio."):
-            return False  # the cell may wait there, without a frame of its own
+        waits = module.startswith("asyncio.") or (module, frame.f_code.co_name) == RUNS_LOOP
+        if waits or CELL_FILE_MARK in frame.f_code.co_filename:
+            return False  # a cell with ``await`` has no frame of its own while it waits
         if module == SHELL_MODULE and frame.f_code.co_name == "run":
             return True
         frame = frame.f_back

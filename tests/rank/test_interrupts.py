@@ -64,6 +64,18 @@ def test_the_shell_is_not_interrupted_beside_the_cell(tmp_path: Path) -> None:
     assert (tmp_path / INTERRUPTED_FILE).exists()
 
 
+def test_a_cell_that_awaits_is_interrupted(tmp_path: Path) -> None:
+    """It has no frame of its own while the event loop waits."""
+    from IPython.core.async_helpers import _asyncio_runner
+
+    async def wait() -> None:
+        signalled()
+
+    InterruptHandler(tmp_path, 0).install()
+    with pytest.raises(KeyboardInterrupt):
+        in_shell(lambda: _asyncio_runner(wait()))
+
+
 def test_ranks_wait_for_long_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that what is sharded over ranks can be gathered."""
     now = 100.0
