@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import select
 import shutil
 import signal
@@ -240,13 +241,12 @@ class PlainSession(Session):
 class KernelSession(Session):
     """A kernel that this process has started."""
 
-    longest = 300.0  # seconds that a cell may take
-
     def __init__(self, folder: Path, mounts: str = "", **variables: str) -> None:
         """Start the kernel."""
         super().__init__(folder, mounts, **variables)
         self._answer: list[str] = []
         self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
         self._start()
         self._run("import os; print(os.getpid())")
         assert self._thread is not None
@@ -269,6 +269,7 @@ class KernelSession(Session):
         self.client.load_connection_file()
         self.client.start_channels()
         self._stack.callback(self.client.stop_channels)
+        self._stack.callback(self._end_thread)
         # wait_for_ready gives up at once where the kernel was started by others.
         self.client.kernel_info(reply=True, timeout=180)
         time.sleep(0.5)  # until this client gets what the kernel publishes
@@ -278,17 +279,29 @@ class KernelSession(Session):
         self._run(ANSWER.format(request=request))
 
     def _run(self, source: str) -> None:
-        self._answer, self._idle = [], False
-
-        def execute() -> None:
-            with contextlib.suppress(Exception):  # the kernel may be killed
-                self.client.execute_interactive(
-                    source, output_hook=self._receive, timeout=self.longest, stop_on_error=False
-                )
-            ensure_event_loop().close()
-
-        self._thread = threading.Thread(target=execute, daemon=True)
+        self._answer = []
+        self._thread = threading.Thread(target=self._execute, args=(source,), daemon=True)
         self._thread.start()
+
+    def _execute(self, source: str) -> None:
+        """Receive what a cell prints until it ends, or the session does: its kernel may be killed.
+
+        ``execute_interactive`` would poll the closed sockets of a killed kernel without a pause.
+        """
+        request = self.client.execute(source, stop_on_error=False)
+        while not self._closed.is_set():
+            with contextlib.suppress(queue.Empty):
+                message = self.client.get_iopub_msg(timeout=0.2)
+                if message["parent_header"].get("msg_id") == request:
+                    self._receive(message)
+                    if message["content"].get("execution_state") == "idle":
+                        break
+        ensure_event_loop().close()
+
+    def _end_thread(self) -> None:
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join(10)
 
     def _receive(self, message: dict[str, Any]) -> None:
         content = message["content"]

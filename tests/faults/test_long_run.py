@@ -96,7 +96,6 @@ def show(name: str, values: list[float]) -> float:
 @pytest.mark.timeout(60 * MINUTES + 400)
 def test_memory_does_not_grow_with_steps(tmp_path: Path) -> None:
     session = KernelSession(tmp_path)
-    session.longest = 60 * MINUTES + 300
     try:
         session.ask(cell="answer = 6 * 7")
         session.known = set(os.listdir(session.runs))

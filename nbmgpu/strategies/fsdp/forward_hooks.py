@@ -107,7 +107,10 @@ def _with_slices(container: Any) -> tuple[list[Tensor], Any]:
 
     FSDP2 would gather a split tensor.  If none is split, there are no tensors to return.
     """
-    if not any(isinstance(tensor, SequenceTensor) for tensor in _tensors(container)):
+    tensors = _tensors(container)
+    is_split = any(isinstance(tensor, SequenceTensor) for tensor in tensors)
+    tensors.clear()
+    if not is_split:
         return [], container
     plain = _apply_to_tensors(lambda t: whole_of(t) if _is_gathered(t) else t, container)
     slices = _apply_to_tensors(lambda t: t.slice() if isinstance(t, SequenceTensor) else t, plain)
