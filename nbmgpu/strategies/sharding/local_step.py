@@ -13,7 +13,7 @@ import collections
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -141,8 +141,9 @@ class LocalStep:
     def __init__(self, keys: frozenset[str]) -> None:
         """Shard the states under ``keys``, which have a value for each element."""
         self.keys = keys
-        self._local_params: dict[int, nn.Parameter] = {}
-        self._swapped: dict[int, _Swapped] = {}
+        self._local_params: dict[int, LocalParameter] = {}
+        self._swapped: dict[int, LocalParameter] = {}
+        self._originals: list[tuple[list[Any], list[Any]]] = []
 
     def step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
         """Run ``plain()``, a step of ``optimizer``, with local parts instead of parameters."""
@@ -197,46 +198,41 @@ class LocalStep:
         kwargs = {k: wrap(v) for k, v in plain.keywords.items()}
         return functools.partial(plain.func, *args, **kwargs)
 
-    def _local(self, param_state: ParamState) -> nn.Parameter:
-        """Return the local part as a parameter."""
-        key = id(param_state)
-        part = param_state.shard.local
-        local = self._local_params.get(key)
-        if local is None or local.data_ptr() != part.data_ptr() or local.shape != part.shape:
-            local = nn.Parameter(part.detach(), param_state.parameter.requires_grad)
-            self._local_params[key] = local  # also if it has moved
-        return local
-
     def _swap_in(self) -> None:
         """Replace parameters, gradients and states of the optimizer by local parts."""
         optimizer = self.optimizer
-        self._swapped = {}
-        swapped: _Swapped | None
-        of_parameter: dict[int, _Swapped] = {}
+        self._swapped, self._originals = {}, []
+        of_parameter: dict[int, LocalParameter] = {}
         for group in optimizer.param_groups:
             parameters = group["params"]
+            self._originals.append((parameters, [*parameters]))
             for index, parameter in enumerate(parameters):
                 if isinstance(parameter, ShardedParameter):
-                    param_state: ParamState = parameter._param_state
-                    local = self._local(param_state)
-                    local.grad = grad = param_state.local_grad()
-                    swapped = _Swapped(param_state, local, grad)
+                    swapped = self._local(parameter._param_state)
+                    parameters[index] = local = swapped.local
                     self._swapped[id(local)] = of_parameter[id(parameter)] = swapped
-                    parameters[index] = local
         states = list(optimizer.state.items())
         optimizer.state.clear()
         for key, state in states:
-            swapped = of_parameter.get(id(key))
-            if swapped is not None and isinstance(state, dict):
+            found = of_parameter.get(id(key))
+            if found is not None and isinstance(state, dict):
                 for name in state.keys() & self.keys:
-                    state[name] = _to_part(state[name], swapped.param_state.shard)
-            optimizer.state[key if swapped is None else swapped.local] = state
+                    state[name] = _to_part(state[name], found.param_state.shard)
+            optimizer.state[key if found is None else found.local] = state
+
+    def _local(self, param_state: ParamState) -> LocalParameter:
+        """Return the local part as a parameter, with its gradient."""
+        found = self._local_params.get(id(param_state))
+        if found is None or not found.is_current():
+            found = self._local_params[id(param_state)] = LocalParameter(param_state)
+        found.local.grad = found.grad = param_state.local_grad()
+        return found
 
     def _swap_out(self) -> None:
         """Restore the parameters, and make the states full tensor views."""
         optimizer = self.optimizer
-        for group in optimizer.param_groups:
-            group["params"][:] = [self._original(p) for p in group["params"]]
+        for parameters, originals in self._originals:
+            parameters[:] = originals
         states = list(optimizer.state.items())
         optimizer.state.clear()
         for key, state in states:
@@ -244,37 +240,48 @@ class LocalStep:
             if swapped is not None and isinstance(state, dict):
                 for name in state.keys() & self.keys:
                     state[name] = _to_view(state[name], swapped.param_state)
-            optimizer.state[self._original(key)] = state
+            original = key if swapped is None else swapped.param_state.parameter
+            optimizer.state[original] = state
         for swapped in self._swapped.values():
             swapped.copy_back()
         for on_change in {each.param_state.shard.on_change for each in self._swapped.values()}:
             on_change()
 
-    def _original(self, parameter: Any) -> Any:
-        swapped = self._swapped.get(id(parameter))
-        return parameter if swapped is None else swapped.param_state.parameter
 
+class LocalParameter:
+    """This rank's part of a parameter, as a plain parameter that an optimizer steps on.
 
-class _Swapped(NamedTuple):
-    """A parameter that an optimizer steps on, in place of a sharded one."""
+    Attributes:
+        param_state: of the sharded parameter.
+        part: this rank's part.
+        local: the parameter, which shares the memory of the part.
+        grad: the part's gradient, before the step.
+    """
 
-    param_state: ParamState
-    local: nn.Parameter
-    grad: Tensor | None
+    def __init__(self, param_state: ParamState) -> None:
+        """Make a parameter of the part that ``param_state`` has now."""
+        self.param_state = param_state
+        self.part = param_state.shard.local
+        self.local = nn.Parameter(self.part.detach(), param_state.parameter.requires_grad)
+        self.grad: Tensor | None = None
+
+    def is_current(self) -> bool:
+        """Whether the sharded parameter still has the same part, in the same place."""
+        part = self.param_state.shard.local
+        return part is self.part and part.data_ptr() == self.local.data_ptr()
 
     def copy_back(self) -> None:
         """Copy changed parts and gradients back, also where the step has assigned new tensors."""
-        param_state, local, before = self
-        part = param_state.shard.local
+        local, part = self.local, self.part
         if local.data_ptr() != part.data_ptr():
             part.detach().copy_(local.detach())
             local.data = part.detach()
-        grad = local.grad
+        before, grad = self.grad, local.grad
         if grad is None:
-            param_state.set_local_grad(None)
+            self.param_state.set_local_grad(None)
         elif grad is not before and before is not None and grad.data_ptr() != before.data_ptr():
             before.copy_(grad)
-        local.grad = None
+        local.grad = self.grad = None
 
 
 @dataclass(frozen=True)
