@@ -7,6 +7,7 @@ begins anew: events, log, counters, the notebook's random states, and all names 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import signal
 import sys
@@ -41,6 +42,10 @@ POLL = 0.01
 """Seconds between two looks for the next run."""
 
 
+SAME_FAILURE = 5.0
+"""Seconds within which ranks fail that fail at the same point."""
+
+
 @dataclass(frozen=True)
 class CommonEnd:
     """What all ranks with ``--hold`` know of each other at the end of the cell.
@@ -64,7 +69,8 @@ def common_end(rank: PreparedRank, outcome: Outcome) -> CommonEnd:
     if not rank.run.record.options.holds:
         return CommonEnd()
     interrupted = rank.interrupts is not None and rank.interrupts.has_received
-    is_same = broadcast.agree("" if interrupted else _ending(rank.session, outcome.error))
+    ending = "" if interrupted else _ending(rank.session, outcome.error)
+    is_same = broadcast.agree(ending, math.inf if outcome.error is None else SAME_FAILURE)
     stays = is_same and (outcome.error is None or _is_in_notebook(outcome.error))
     return CommonEnd(stays, is_same and not stays)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmgpu.environment import random_state
 from nbmgpu.environment.headers import RankPart, ResultHeader
-from nbmgpu.errors import StrategyError
+from nbmgpu.errors import RankError, StrategyError
 from nbmgpu.runs import reference
 from nbmgpu.runs.events import Status
 from nbmgpu.runs.folder import COLLECTING_FILE, post_mortem_path, write_atomically
@@ -60,7 +60,7 @@ def finish(rank: PreparedRank, outcome: Outcome) -> Finished:
     if limit.on:
         emit_measurements(events, limit, timer, rank.memory_usage)
     if outcome.error is None:
-        broadcast.mark_finished()  # first: ranks may be waiting for this one
+        outcome = _mark_finished(outcome)  # first: ranks may be waiting for this one
         if rank.step_writer is not None:
             rank.step_writer.close()
     else:
@@ -120,6 +120,16 @@ def _finish_without_device(rank: PreparedRank, outcome: Outcome, error: RuntimeE
     rank.session.recorder.flush()
     rank.session.recorder.events.emit(Status, state="failed")
     return 1
+
+
+def _mark_finished(outcome: Outcome) -> Outcome:
+    """Tell the other ranks that the cell has ended here; return how, because this may fail too."""
+    try:
+        broadcast.mark_finished()
+    except RankError as error:
+        lines = traceback.format_exception(error)
+        return dataclasses.replace(outcome, error=error, traceback=lines)
+    return outcome
 
 
 def _finish_strategy(strategy: Strategy, outcome: Outcome) -> Outcome:

@@ -51,8 +51,8 @@ def summary_of(run: Run) -> Summary:
 def _read(folder: Path, seen: list[Any]) -> Summary | None:
     try:
         kept = json.loads((folder / SUMMARY_FILE).read_bytes())
-        text, html = kept["text"], kept["html"]
+        text, html, of = kept["text"], kept["html"], kept["seen"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    is_valid = kept["seen"] == seen and isinstance(text, str) and isinstance(html, str)
+    is_valid = of == seen and isinstance(text, str) and isinstance(html, str)
     return Summary(text, html) if is_valid else None

@@ -108,6 +108,12 @@ def test_an_interrupted_cell_ends_the_ranks_and_the_model_comes_home(holding: No
     assert holding.run("%%mgpu --gpus 2\n6 * 7").seen == ["42"]
 
 
+def test_an_exception_on_one_rank_is_shown_while_others_wait_for_it(holding: Notebook) -> None:
+    only_here = "import torch.distributed as dist\nif dist.get_rank() == 0:\n    raise ValueError"
+    holding.send(f"%%mgpu\n{only_here}\n{TRAIN}").fails("ValueError", 30)
+    holding.wait_for_ranks_to_exit(10)
+
+
 def test_an_interrupt_between_cells_does_nothing(holding: Notebook) -> None:
     held = rank_pids(holding)
     cell = holding.send("print('ready'); time.sleep(100)").until("ready")

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import nbmgpu
-from nbmgpu.errors import StrategyError
+from nbmgpu.errors import RankError, StrategyError
 
 UNIT = ("Block",)
 
@@ -229,6 +229,25 @@ REFUSED = [
         "", "torch.cat([model.blocks[int(r[0] > 0)](r[None]) for r in x])[:, :4]"), setup=BLOCKS),
         "Ranks run different modules"),
 ]  # fmt: skip
+
+
+ONE_MORE = f"""{TRAIN}
+import time, torch.distributed as dist
+if dist.get_rank() == LATE:
+    time.sleep(1)
+if dist.get_rank() == 1:
+    with torch.no_grad():
+        model(x)
+"""
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_one_more_forward_pass_on_one_rank_ends_the_run(late: int) -> None:
+    with pytest.raises((StrategyError, RankError), match="different numbers of steps"):
+        nbmgpu.run(
+            ONE_MORE.replace("LATE", str(late)), notebook(),
+            strategy="fsdp", gpus=2, cpu=True, exact="never", timeout=60,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "zero2"])

@@ -1,12 +1,13 @@
 """Numbers that ranks publish in shared memory arrive in order, and the last rank compares them."""
 
 import threading
+import time
 from dataclasses import dataclass
 
 import pytest
 
 from nbmgpu.errors import RankError
-from nbmgpu.strategies.shared_memory.number_stream import TURNS, Difference, NumberStream
+from nbmgpu.strategies.shared_memory.number_stream import END, TURNS, Difference, NumberStream
 from nbmgpu.strategies.shared_memory.signals import RankSignals
 from nbmgpu.system.shared_memory import CALL_ORDER, STREAM_LENGTH, SharedMemory
 
@@ -51,6 +52,34 @@ def test_a_rank_that_runs_ahead_waits_for_nobody_until_the_ring_is_full() -> Non
     waiting.join(10)
     assert not waiting.is_alive()
     assert ahead.stream.position == STREAM_LENGTH + 1
+
+
+def test_ranks_compare_all_numbers_also_where_one_is_ahead_by_the_whole_ring() -> None:
+    count, late, early = 5 * STREAM_LENGTH, *(rank.stream for rank in ranks(2))
+
+    def run(stream: NumberStream, delay: float) -> None:
+        time.sleep(delay)
+        assert not any(stream.check(number) for number in range(count))
+        found.append(stream.check(END, wait=True))
+
+    found: list[Difference | None] = []
+    threads = [
+        threading.Thread(target=run, args=each, daemon=True) for each in ((late, 0.3), (early, 0.0))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert found == [None, None]
+    assert late.position == early.position == count + 1
+
+
+def test_a_rank_that_is_late_finds_that_another_has_ended() -> None:
+    one, two = (rank.stream for rank in ranks(2))
+    assert one.check(END) is None
+    assert two.check(4) == Difference(position=1, own=4, others=[END])
+    assert one.check(END, wait=True) == Difference(position=1, own=END, others=[4])
+    assert one.position == 1  # the end is published once
 
 
 def test_numbers_are_those_of_their_turn_after_the_positions_have_wrapped() -> None:

@@ -31,13 +31,14 @@ MIN_AGE = 60.0
 def socket_folder() -> Iterator[str]:
     """Yield the path of a new folder, which is removed in the end; remove abandoned ones."""
     remove_abandoned()
-    new = tempfile.mkdtemp(prefix=NEW)
-    descriptor = os.open(new, os.O_RDONLY)
+    folder = tempfile.mkdtemp(prefix=NEW)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        folder = str(Path(new).with_name(Path(new).name.replace(NEW, PREFIX)))
-        os.rename(new, folder)
+        locked = str(Path(folder).with_name(Path(folder).name.replace(NEW, PREFIX)))
+        os.rename(folder, locked)
+        folder = locked
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -52,14 +52,13 @@ def explained(said: str, options: Mapping[str, str]) -> str:
         said: its words.
         options: of the job, without the dashes.
     """
-    known = _associations()
     account = options.get("account", "")
     if ACCOUNT in said:
-        names = list(dict.fromkeys(each.account for each in known))
+        names = list(dict.fromkeys(each.account for each in _associations()))
         allowed = f"Your accounts: {', '.join(names)}" if names else ""
         return _refused("account", options, allowed, *(f"account={name}" for name in names))
     if QOS in said:
-        usable = [each for each in known if each.qos and account in ("", each.account)]
+        usable = [each for each in _associations() if each.qos and account in ("", each.account)]
         listed = [f"{', '.join(each.qos)} with account={each.account}" for each in usable]
         allowed = f"Your QOS: {'; '.join(listed)}" if listed else ""
         ways = [f"account={each.account},qos={each.qos[0]}" for each in usable]
@@ -70,6 +69,7 @@ def explained(said: str, options: Mapping[str, str]) -> str:
     if found[1] == "QOS":
         limits = _limits_of_qos(options.get("qos", ""))
     else:
+        known = _associations()
         limits = [f"account {each.account}: {each.limits}" for each in known if each.limits]
     allowed = f"Limits: {'; '.join(limits)}" if limits else ""
     way = way or ASSOCIATIONS.format(user=getpass.getuser())

@@ -8,7 +8,6 @@ dp_size * w_r / sum(w_r).
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,7 +61,6 @@ def _all_reduce_on_host(plan: Backward, dp_group: ProcessGroup | None) -> float:
         own.append(value if weight else 0.0)  # a padding shard may yield nan
     sums = torch.tensor(own, dtype=torch.float64)
     all_reduce(sums, dp_group).wait()
-    total, *values = sums.tolist()
-    for value, scalar, is_sum in zip(values, plan.scalars, plan.summed, strict=True):
-        scalar.data.fill_(value if is_sum else value / total if total else math.nan)
-    return float(total)
+    for value, scalar, is_sum in zip(sums[1:], plan.scalars, plan.summed, strict=True):
+        scalar.data.copy_(value if is_sum else value / sums[0])  # inf if it is too large
+    return float(sums[0])

@@ -6,6 +6,7 @@ the child (measured: 1 in 310 with gloo, Python 3.11); the store has no threads.
 
 from __future__ import annotations
 
+import math
 import pickle
 import time
 from datetime import timedelta
@@ -140,9 +141,18 @@ def mark_finished() -> None:
     """Mark this rank as finished; ranks that wait for it from now on raise an error.
 
     Ranks take different numbers of steps if these depend on the time or on values of their shards.
+
+    Raises:
+        RankError: another rank is in a step that this one has not done.
     """
-    if all_reduce.shared is not None:
-        all_reduce.shared.leave()
+    try:
+        if all_reduce.shared is not None:
+            all_reduce.shared.leave()
+    finally:
+        _tell_waiting_ranks()
+
+
+def _tell_waiting_ranks() -> None:
     if not dist.is_initialized():  # the cell has destroyed the group
         return
     store: Any = default_store()
@@ -153,17 +163,21 @@ def mark_finished() -> None:
     store.set(f"nbmgpu/sum/{_sums}/{dist.get_rank()}", FINISHED)
 
 
-def agree(ending: str) -> bool:
+def agree(ending: str, patience: float = math.inf) -> bool:
     """Return whether the cell has ended in the same way on all ranks; called once, at its end.
 
     A rank that is killed says nothing: its launcher then ends those that wait here.
 
     Args:
         ending: a description; empty for one that is not that of other ranks.
+        patience: seconds to wait for other ranks, which may wait for this one in a collective.
     """
+    until = time.monotonic() + patience
     store, missing = default_store(), set(range(dist.get_world_size()))
     store.set(f"nbmgpu/ending/{dist.get_rank()}", ending or NO_ENDING)
     while missing and ending:
+        if time.monotonic() > until:
+            return False
         for rank in list(missing):
             if store.check([f"nbmgpu/ending/{rank}"]):
                 if store.get(f"nbmgpu/ending/{rank}") != ending.encode():

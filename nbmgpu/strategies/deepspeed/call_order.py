@@ -7,11 +7,12 @@ wait for each other forever, or mix up their data.
 from __future__ import annotations
 
 from nbmgpu.errors import SAME_STEPS_HINT, StrategyError, format_message
-from nbmgpu.strategies.all_reduce import gather_numbers, shared_memory
+from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies.shared_memory.number_stream import END
 
 FORWARD = 1 << 39
 BACKWARD = 1 << 40
-END_OF_CELL = 1 << 41
+END_OF_CELL = END
 """Numbers of calls; modules have small ones."""
 
 LARGEST_MODULE = 1 << 20
@@ -39,9 +40,9 @@ DIFFERENT_GRADIENTS: Message = (
 
 
 def check_same_on_all_ranks(number: int, message: Message, wait: bool = False) -> None:
-    """Compare ``number`` with that of the other ranks; collective.
+    """Compare ``number`` with that of the other ranks.
 
-    On one machine, the rank that comes last does, and no rank waits for another.
+    On one machine, the last rank to come does.  Elsewhere this is collective.
 
     Args:
         number: of a call.
@@ -52,12 +53,12 @@ def check_same_on_all_ranks(number: int, message: Message, wait: bool = False) -
         StrategyError: with ``message``, if another rank has another number; with
             ``DIFFERENT_MODULES``, if a rank is at a module inside a forward pass.
     """
-    if (memory := shared_memory()) is not None:
+    if (memory := all_reduce.shared) is not None:
         if (difference := memory.call_order.check(number, wait)) is None:
             return
         numbers = [difference.own, *difference.others]
     else:
-        numbers = gather_numbers(number)
+        numbers = all_reduce.gather_numbers(number)
     if max(numbers) != min(numbers):
         inside_forward = min(numbers) < LARGEST_MODULE
         raise StrategyError(format_message(*(DIFFERENT_MODULES if inside_forward else message)))

@@ -110,6 +110,7 @@ class FSDPParamState(ParamState):
         self.group.reshard_stale()
         for module, name in self.fsdp_param.places():
             module._parameters[name] = self.parameter
+        self.group.shows_unsharded = False
 
     def add_unreduced(self, grad: Tensor) -> None:
         """Accumulate a full gradient that FSDP2 does not reduce."""

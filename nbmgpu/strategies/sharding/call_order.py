@@ -10,7 +10,6 @@ collective.
 
 from __future__ import annotations
 
-from collections import deque
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -18,10 +17,11 @@ from torch.distributed import ProcessGroup
 
 from nbmgpu.errors import SAME_STEPS_HINT, StrategyError, format_message
 from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies.shared_memory import number_stream
 from nbmgpu.system.shared_memory import STREAM_LENGTH
 
 if TYPE_CHECKING:
-    from nbmgpu.strategies.shared_memory.number_stream import NumberStream
+    from nbmgpu.strategies.shared_memory.all_reduce import SharedMemoryAllReduce
 
 TIMEOUT = timedelta(minutes=5)
 """How long a rank waits for the others at the same call."""
@@ -32,11 +32,10 @@ BACKWARD = -1
 END_OF_CELL = -2
 """The position of a rank that has finished the cell."""
 
-LOWEST = END_OF_CELL
 
 NAMES = {BACKWARD: "backward()", END_OF_CELL: "the end of the cell"}
 
-LARGEST = (1 << 47) - 1
+LARGEST = number_stream.LARGEST + BACKWARD
 """The largest position."""
 
 
@@ -48,6 +47,14 @@ def start_of_forward(module: int, is_outermost: bool) -> int:
 def end_of_forward(module: int) -> int:
     """Return the position of the end of an outermost forward pass."""
     return 3 * module + 2
+
+
+def _number_of(position: int) -> int:
+    return number_stream.END if position == END_OF_CELL else position - BACKWARD
+
+
+def _position_of(number: int) -> int:
+    return END_OF_CELL if number == number_stream.END else number + BACKWARD
 
 
 def _is_outermost_start(position: int) -> bool:
@@ -73,10 +80,12 @@ class CallOrderCheck:
         self.group = group
         self.remedy = remedy
         self.in_memory = in_memory
-        self._names: deque[str] = deque(maxlen=STREAM_LENGTH)
+        self._names = [""] * STREAM_LENGTH
 
     def check(self, position: int, name: str = "", wait: bool = False) -> None:
-        """Make sure that all ranks make the same call; collective.
+        """Make sure that all ranks make the same call, and make it themselves.
+
+        On one machine, the last rank to come does.  Elsewhere this is collective.
 
         Args:
             position: a number for the call, the same on all ranks, at most ``LARGEST``.
@@ -88,9 +97,8 @@ class CallOrderCheck:
             RankError: a rank that this one waits for has finished the cell.
         """
         name = name or NAMES[position]
-        if self.in_memory and (shared := all_reduce.shared_memory()) is not None:
-            self._names.append(name)
-            self._compare_in_memory(shared.call_order, position, wait)
+        if self.in_memory and all_reduce.shared is not None:
+            self._compare_in_memory(all_reduce.shared, position, name, wait)
             return
         try:
             positions = all_reduce.gather_numbers(position, self.group)
@@ -98,11 +106,15 @@ class CallOrderCheck:
             raise self._different_modules(name) from error
         self._compare(position, positions, name)
 
-    def _compare_in_memory(self, stream: NumberStream, position: int, wait: bool) -> None:
-        if (difference := stream.check(position - LOWEST, wait)) is not None:
-            name = self._names[difference.position - stream.position - 1]
-            own, *others = (n + LOWEST for n in (difference.own, *difference.others))
-            self._compare(own, others, name)
+    def _compare_in_memory(
+        self, shared: SharedMemoryAllReduce, position: int, name: str, wait: bool
+    ) -> None:
+        stream = shared.call_order
+        difference = stream.check(_number_of(position), wait)
+        self._names[stream.position % STREAM_LENGTH] = name
+        if difference is not None:
+            own, *others = map(_position_of, (difference.own, *difference.others))
+            self._compare(own, others, self._names[difference.position % STREAM_LENGTH])
 
     def _compare(self, own: int, others: list[int], name: str) -> None:
         highest, lowest = max(own, *others), min(own, *others)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmgpu.errors import RankError, format_message
+from nbmgpu.errors import RankError, format_message, step_mismatch_message
 from nbmgpu.strategies.communication import counter
 from nbmgpu.system.shared_memory import (
     CALL_ORDER,
@@ -24,7 +24,7 @@ from nbmgpu.system.shared_memory import (
     SharedMemory,
 )
 
-from .number_stream import NumberStream
+from .number_stream import END, NumberStream
 from .signals import NUMBERS, RankSignals
 
 if TYPE_CHECKING:
@@ -122,8 +122,15 @@ class SharedMemoryAllReduce:
         return self.signals.has_left
 
     def leave(self) -> None:
-        """Stop taking part: ranks that wait for this one raise ``RankError``."""
+        """Stop taking part: ranks that wait for this one raise ``RankError``.
+
+        Raises:
+            RankError: another rank makes a call that this one has not made.
+        """
+        difference = self.call_order.check(END)
         self.signals.leave()
+        if difference is not None:
+            raise RankError(step_mismatch_message(f"Rank {self.rank}", "another one"))
 
     def rejoin(self) -> None:
         """Take part again, once all ranks have left; a barrier must follow."""

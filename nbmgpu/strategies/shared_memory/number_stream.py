@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from nbmgpu.errors import RankError, format_message
 from nbmgpu.system.shared_memory import STREAM_LENGTH, SharedMemory
 
 from .signals import RankSignals
@@ -15,8 +16,13 @@ BITS = 48
 So one write publishes both, and a reader knows to which turn of the ring an entry belongs.
 """
 
-LARGEST = (1 << BITS) - 1
+LARGEST = (1 << BITS) - 2
 """The largest number; the smallest is 0."""
+
+END = LARGEST + 1
+"""What a rank publishes when it has finished the cell."""
+
+MASK = (1 << BITS) - 1
 
 TURNS = 1 << 15
 
@@ -54,19 +60,25 @@ class NumberStream:
         self._others = [(rank, streams[rank]) for rank in signals.others]
         self._compared = 0
         self._read_by_all = 0
+        self._broken = self._has_ended = False
 
     def publish(self, number: int) -> None:
         """Publish ``number``.
 
         Raises:
-            RankError: a rank has finished the cell, or this is a child process.
+            RankError: this is a child process, the rank was interrupted here before, or one that
+                is ``STREAM_LENGTH`` numbers behind has finished the cell.
         """
         self._signals.check_process()
-        position = self.position + 1
-        if position - self._read_by_all > STREAM_LENGTH:
-            self._wait_for_readers(position - STREAM_LENGTH)
-        self._own[_index(position)] = position % TURNS << BITS | number
-        self.position = position
+        if self._broken:
+            what = f"Rank {self._signals.rank} was interrupted while it told others of a call"
+            raise RankError(format_message(what, "Its state is unknown", "the cell again"))
+        self._broken = True
+        self._make_room()
+        self.position += 1
+        self._own[_index(self.position)] = self.position % TURNS << BITS | number
+        self._has_ended = number == END
+        self._broken = False
         self._signals.wake_others()
 
     def gather(self, position: int) -> list[int]:
@@ -78,8 +90,8 @@ class NumberStream:
             RankError: a rank has finished the cell without publishing so many.
         """
         self.wait(position)
-        numbers = [stream[_index(position)] & LARGEST for _, stream in self._others]
-        self._own[0] = position
+        numbers = [stream[_index(position)] & MASK for _, stream in self._others]
+        self._set_read(position)
         return numbers
 
     def wait(self, position: int) -> None:
@@ -94,10 +106,19 @@ class NumberStream:
     def check(self, number: int, wait: bool = False) -> Difference | None:
         """Publish ``number`` and ``compare``; with ``wait``, when all ranks have published it.
 
+        ``END`` is published once.
+
         Raises:
             RankError: as ``publish`` and ``wait`` do.
         """
-        self.publish(number)
+        if not (self._has_ended and number == END):
+            if (
+                self._compared <= self.position - STREAM_LENGTH
+            ):  # the next number overwrites its own
+                self._make_room()
+                if (difference := self.compare()) is not None:
+                    return difference
+            self.publish(number)
         if wait:
             self.wait(self.position)
         return self.compare()
@@ -107,6 +128,7 @@ class NumberStream:
 
         The rank that publishes a number last compares it with those of all others.
         """
+        before = self._compared
         while self._compared < self.position:
             position = self._compared + 1
             index = _index(position)
@@ -114,10 +136,12 @@ class NumberStream:
             entries = [stream[index] for _, stream in self._others]
             if any(entry != own for entry in entries):
                 arrived = [e for e in entries if e >> BITS == own >> BITS]
-                if all(entry == own for entry in arrived):
-                    return None  # the others compare this number later
-                return Difference(position, own & LARGEST, [e & LARGEST for e in arrived])
-            self._compared = self._own[0] = position
+                if any(entry != own for entry in arrived):
+                    return Difference(position, own & MASK, [e & MASK for e in arrived])
+                break  # the others compare this number later
+            self._compared = position
+        if self._compared > before:
+            self._set_read(self._compared)
         return None
 
     def clear(self) -> None:
@@ -125,11 +149,19 @@ class NumberStream:
         for index in range(len(self._own)):
             self._own[index] = 0
         self.position = self._compared = self._read_by_all = 0
+        self._broken = self._has_ended = False
 
-    def _wait_for_readers(self, position: int) -> None:
-        for rank, stream in self._others:
-            self._signals.wait_for(rank, partial(_has_read, stream, position))
-        self._read_by_all = min(stream[0] for _, stream in self._others)
+    def _make_room(self) -> None:
+        """Wait until the others have read what the next number overwrites."""
+        needed = self.position + 1 - STREAM_LENGTH
+        if self._read_by_all < needed:
+            for rank, stream in self._others:
+                self._signals.wait_for(rank, partial(_has_read, stream, needed))
+            self._read_by_all = min(stream[0] for _, stream in self._others)
+
+    def _set_read(self, position: int) -> None:
+        self._own[0] = position
+        self._signals.wake_others()  # one may wait for room
 
 
 def _index(position: int) -> int:
