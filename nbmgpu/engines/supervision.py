@@ -59,6 +59,7 @@ def supervise(
             termination.start("failed", detail=problem)
         for rank, code in ended:
             events.emit(Exited, of_rank=rank, code=code, terminating=termination.started)
+            termination.rank_ended(rank)
             if code != 0 or not _has_finished(run, rank):
                 termination.start("failed")
         ended = ()

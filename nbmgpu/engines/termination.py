@@ -23,6 +23,8 @@ The times of 0.6 to 1.7 s are multiplied by ``RankProcesses.patience``.
 While a rank's cell handles the interrupt, which it reports when another one arrives, or ends a
 step together with other ranks, the stages are suspended, for ``INTERRUPT_GRACE`` seconds at most.
 SIGINT is repeated every half second meanwhile, for a cell that only swallows it.
+
+Once rank 0 has ended, nobody writes a result.
 """
 
 from __future__ import annotations
@@ -71,6 +73,7 @@ class Termination:
         self.ending: RunEnding = "finished"
         self.detail = ""
         self.force = False
+        self._rank_0_has_ended = False
         self._start: float | None = None
         self._advanced = self._repeated = self._suspended = 0.0
         again = [0.3, 1.2, 1.4, *(1.4 + REPEAT * number for number in range(1, 21))]
@@ -78,7 +81,7 @@ class Termination:
             (0.0, lambda: ranks.signal(signal.SIGINT)),
             *((seconds, lambda: self._unless(signal.SIGINT)) for seconds in again),
             (0.6 * ranks.patience, lambda: self._kill_others(unless=HOLDING_FILE)),
-            (1.5 * ranks.patience, lambda: self._kill_others(unless=COLLECTING_FILE)),
+            (1.5 * ranks.patience, self._kill_others),
             (1.7 * ranks.patience, lambda: self._unless(signal.SIGKILL, INTERRUPTED_FILE)),
             (LATEST, lambda: self._unless(signal.SIGKILL)),
             (60.0, lambda: self._unless(signal.SIGKILL)),
@@ -127,6 +130,10 @@ class Termination:
             self.detail = self.detail or detail
             self.ranks.signal(signal.SIGKILL)
 
+    def rank_ended(self, rank: int) -> None:
+        """Note that ``rank`` has ended: without rank 0, nobody writes a result any more."""
+        self._rank_0_has_ended |= rank == 0
+
     def withdraw(self) -> None:
         """Let a run that was stopped end as finished: its cell has reached its end."""
         self.ending, self.detail = "finished", ""
@@ -157,11 +164,17 @@ class Termination:
             return time.time() - (self.folder / HANDLING_FILE).stat().st_mtime < FRESH
         return False
 
-    def _kill_others(self, unless: str) -> None:
-        if not (self.folder / unless).exists():
+    def _kill_others(self, unless: str = COLLECTING_FILE) -> None:
+        if not self._has_written(unless):
             self.ranks.signal(signal.SIGKILL, others=True)
 
     def _unless(self, sig: signal.Signals, *files: str) -> None:
         """Signal all ranks, unless rank 0 is writing its result, or one of ``files`` is there."""
-        if not any((self.folder / name).exists() for name in (COLLECTING_FILE, *files)):
+        if not any(map(self._has_written, (COLLECTING_FILE, *files))):
             self.ranks.signal(sig)
+
+    def _has_written(self, name: str) -> bool:
+        """Whether the ranks ask for time by a file; without rank 0, nobody writes a result."""
+        if self._rank_0_has_ended and name == COLLECTING_FILE:
+            return False
+        return (self.folder / name).exists()

@@ -56,6 +56,21 @@ def test_a_rank_that_does_not_react_is_killed(
     assert killed_after(tmp_path, Ranks(), monkeypatch) == pytest.approx(1.7, abs=0.1)
 
 
+def test_other_ranks_are_killed_once_rank_0_has_written_its_result_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / COLLECTING_FILE).touch()
+    ranks, now = Ranks(), 0.0
+    monkeypatch.setattr(termination.time, "monotonic", lambda: now)
+    ending = Termination(ranks, tmp_path, Mock(poll=lambda: False))
+    ending.rank_ended(0)
+    ending.start("failed")
+    ending.advance()
+    now = 2.0
+    ending.advance()
+    assert (signal.SIGKILL, True) in ranks.signals
+
+
 def test_nodes_have_more_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray's workers have a low priority: on a busy node they get little of the processor."""
     seconds = killed_after(tmp_path, OnNodes(), monkeypatch)
