@@ -13,9 +13,9 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from traceback import format_exception_only
+from traceback import format_exception, format_exception_only
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -59,6 +59,10 @@ class Outcome:
     names: list[str]
     deleted: list[str]
     kept: set[str]
+
+    def failed_by(self, error: BaseException) -> Outcome:
+        """Return that ``error`` ended the cell, after its last line."""
+        return replace(self, error=error, traceback=format_exception(error))
 
     def values(self) -> dict[str, Any]:
         """Return the value of the last line, under its name in a bundle; empty without a value."""

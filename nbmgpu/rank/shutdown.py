@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import signal
 import time
-import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -111,8 +110,7 @@ def _finish_without_device(rank: PreparedRank, outcome: Outcome, error: RuntimeE
         error: what every use of the GPU raises now.
     """
     if outcome.error is None:
-        lines = traceback.format_exception(error)
-        outcome = dataclasses.replace(outcome, error=error, traceback=lines)
+        outcome = outcome.failed_by(error)
     with suppress(OSError):
         _report_end(rank, outcome, stopped=False)
     open_files.flush()
@@ -127,8 +125,7 @@ def _mark_finished(outcome: Outcome) -> Outcome:
     try:
         broadcast.mark_finished()
     except RankError as error:
-        lines = traceback.format_exception(error)
-        return dataclasses.replace(outcome, error=error, traceback=lines)
+        return outcome.failed_by(error)
     return outcome
 
 
@@ -137,8 +134,7 @@ def _finish_strategy(strategy: Strategy, outcome: Outcome) -> Outcome:
     try:
         strategy.finish()
     except StrategyError as error:
-        lines = traceback.format_exception(error)
-        return dataclasses.replace(outcome, error=error, traceback=lines)
+        return outcome.failed_by(error)
     return outcome
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from nbmgpu.errors import SerializationError, format_message
 from nbmgpu.patches import PatchStack
+from nbmgpu.system.gc_pause import gc_paused
 
 from . import container
 from .address_space import AddressSpace, BufferEntry, dump_table, load_table, map_regions
 from .content_snapshots import snapshot_contents
 from .device_memory import FreedMemory
-from .gc_pause import gc_paused
 from .held_objects import HeldObjects, by_key
 from .library_overrides import overrides_in
 from .memory_blocks import CPU, Block, BlockTable

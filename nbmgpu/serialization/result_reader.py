@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from nbmgpu.system.gc_pause import gc_paused
+
 from . import container
 from .address_space import (
     BUNDLE_SPACE,
@@ -22,7 +24,6 @@ from .address_space import (
 )
 from .bundle import Bundle
 from .flat_encoding import loads_flat
-from .gc_pause import gc_paused
 from .memory_blocks import CPU, Block
 from .object_state import State, has_data
 from .pickle_errors import path_to

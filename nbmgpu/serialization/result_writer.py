@@ -16,12 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from nbmgpu.system.gc_pause import gc_paused
+
 from . import container
 from .bundle import ReceivedBundle, write_container
 from .content_snapshots import contents_unchanged
 from .file_layout import LARGE
 from .flat_encoding import PLAIN_TYPES, FlatStates
-from .gc_pause import gc_paused
 from .held_objects import NOTHING_STAYS, STAYS, StayingObjects
 from .memory_blocks import CPU, Block, BlockTable
 from .object_state import (

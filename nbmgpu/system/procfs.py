@@ -39,11 +39,9 @@ def mapped_file(table: str, address: int) -> str:
         table: the mappings, as ``maps()`` returns them.
         address: in this process.
     """
-    for line in table.splitlines():
-        span, _, _, _, _, *path = line.split(None, 5)
-        low, high = (int(each, 16) for each in span.split("-"))
+    for low, high, (*_, path) in _mappings(table):
         if low <= address < high:
-            return path[0] if path and os.path.isfile(path[0]) else ""
+            return path if os.path.isfile(path) else ""
     return ""
 
 
@@ -53,8 +51,14 @@ def anonymous(table: str) -> Iterator[tuple[int, int, str]]:
     Args:
         table: the mappings, as ``maps()`` returns them.
     """
-    for line in table.splitlines():
-        span, permissions, _, _, inode = line.split(None, 5)[:5]
+    for low, high, (permissions, _, _, inode, _) in _mappings(table):
         if inode == "0":
-            low, high = (int(address, 16) for address in span.split("-"))
             yield low, high, permissions
+
+
+def _mappings(table: str) -> Iterator[tuple[int, int, list[str]]]:
+    """Yield start and end of each mapping, and permissions, offset, device, inode and path."""
+    for line in table.splitlines():
+        span, *fields = line.split(None, 5)
+        low, high = (int(address, 16) for address in span.split("-"))
+        yield low, high, [*fields, ""][:5]

@@ -14,7 +14,7 @@ import torch
 
 from nbmgpu.strategies.all_reduce import all_reduce
 from nbmgpu.strategies.base import Backward
-from nbmgpu.strategies.scalars import Scalar
+from nbmgpu.strategies.scalars import Scalar, as_scalar
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -34,33 +34,33 @@ def all_reduce_losses(
         The sum of the weights: a float on the CPU, else float64, shape (), on the device of
         ``like``.
     """
-    if like.device.type == "cpu":
-        return _all_reduce_on_host(plan, dp_group)
-    weight = torch.zeros((), dtype=torch.float64, device=like.device)
+    sums = _on_host(plan) if like.device.type == "cpu" else _on_device(plan, like.device)
+    all_reduce(sums, dp_group).wait()
+    for value, scalar, is_sum in zip(sums[1:], plan.scalars, plan.summed, strict=True):
+        scalar.data.copy_(value if is_sum else value / sums[0])  # inf if it is too large
+    return as_scalar(sums[0])
+
+
+def _on_device(plan: Backward, device: torch.device) -> torch.Tensor:
+    """Return this rank's weight, and its losses as they add up, without a wait for the device."""
+    weight = torch.zeros((), dtype=torch.float64, device=device)
     if isinstance(plan.weight, torch.Tensor):
         weight.copy_(plan.weight.detach())
     else:
         weight.fill_(plan.weight)  # a copy from the host would wait for the device
-    sums = torch.zeros(1 + len(plan.scalars), dtype=torch.float64, device=like.device)
+    sums = torch.zeros(1 + len(plan.scalars), dtype=torch.float64, device=device)
     sums[0] = weight
     for index, (scalar, is_sum) in enumerate(zip(plan.scalars, plan.summed, strict=True), start=1):
         value = scalar.detach().double() * (1.0 if is_sum else weight)
         sums[index] = torch.where(weight != 0, value, 0.0)  # a padding shard may yield nan
-    all_reduce(sums, dp_group).wait()
-    for value, scalar, is_sum in zip(sums[1:], plan.scalars, plan.summed, strict=True):
-        scalar.data.copy_(value if is_sum else value / sums[0])
-    return sums[0]
+    return sums
 
 
-def _all_reduce_on_host(plan: Backward, dp_group: ProcessGroup | None) -> float:
-    """Do the same with losses on the CPU, in Python's floats, which take less time."""
+def _on_host(plan: Backward) -> torch.Tensor:
+    """Return the same for losses on the CPU, by Python's floats, which take less time."""
     weight = float(plan.weight)
-    own = [weight]
+    sums = [weight]
     for scalar, is_sum in zip(plan.scalars, plan.summed, strict=True):
         value = scalar.item() * (1.0 if is_sum else weight)
-        own.append(value if weight else 0.0)  # a padding shard may yield nan
-    sums = torch.tensor(own, dtype=torch.float64)
-    all_reduce(sums, dp_group).wait()
-    for value, scalar, is_sum in zip(sums[1:], plan.scalars, plan.summed, strict=True):
-        scalar.data.copy_(value if is_sum else value / sums[0])  # inf if it is too large
-    return float(sums[0])
+        sums.append(value if weight else 0.0)  # a padding shard may yield nan
+    return torch.tensor(sums, dtype=torch.float64)

@@ -27,10 +27,13 @@ from nbmgpu.strategies.sequence.sequence_tensor import SequenceTensor, whole_of
 
 NOTHING_RECORDED = nullcontext()
 
-FORWARD_HOOKS = FSDPState, ("_pre_forward", "_post_forward")
-BACKWARD_HOOKS = (
-    (FSDPState, ("_pre_backward", "_root_post_backward_final_callback")),
-    (FSDPParamGroup, ("pre_backward", "post_backward")),
+HOOKS = (
+    (FSDPState, "_pre_forward"),
+    (FSDPState, "_post_forward"),
+    (FSDPState, "_pre_backward"),
+    (FSDPState, "_root_post_backward_final_callback"),
+    (FSDPParamGroup, "pre_backward"),
+    (FSDPParamGroup, "post_backward"),
 )
 
 
@@ -38,17 +41,14 @@ def spare_python_time(patches: PatchStack) -> None:
     """Leave out of FSDP2's hooks what takes time in each call of a unit, and has no effect.
 
     Names for a profiler are recorded while there is one: each takes 10 us.  And hooks are excluded
-    from compilation once, where FSDP2 does so in each call, which takes as long.  Those of forward
-    passes only run in ``pre_forward`` and ``post_forward``, which are excluded.
+    from compilation once, where FSDP2 does so in each call, which takes as long.
     """
     patches.replace(f"{FSDPParamGroup.__module__}.record_function", _record_if_profiled)
-    for cls, names in (FORWARD_HOOKS, *BACKWARD_HOOKS):
-        for name in names:
-            hook = getattr(getattr(cls, name), "__wrapped__", None)
-            if hook is not None:
-                target = f"{cls.__module__}.{cls.__qualname__}.{name}"
-                runs_excluded = name in FORWARD_HOOKS[1]
-                patches.replace(target, hook if runs_excluded else torch.compiler.disable(hook))
+    for cls, name in HOOKS:
+        hook = getattr(getattr(cls, name), "__wrapped__", None)
+        if hook is not None:
+            target = f"{cls.__module__}.{cls.__qualname__}.{name}"
+            patches.replace(target, torch.compiler.disable(hook))
 
 
 def _record_if_profiled(name: str) -> AbstractContextManager[Any]:

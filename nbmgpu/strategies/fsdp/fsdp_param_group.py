@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.fsdp._fully_shard._fsdp_common import is_bw
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
-from .fsdp_param import CellFSDPParam
+from .fsdp_param import CellFSDPParam, FSDPParamState
 
 
 class CellFSDPParamGroup(FSDPParamGroup):
@@ -20,8 +20,9 @@ class CellFSDPParamGroup(FSDPParamGroup):
         position: number of the group, the same on all ranks.
         reduced: positions of the groups that this backward pass has reduced, in order; shared by
             all groups.
-        places: the parameters by module, the name in each, and FSDP2's object.
-        shows_unsharded: whether the unsharded parameters are registered on the modules.
+        places: the parameters of a module, a name among them, and the state of that parameter.
+        shows_unsharded: whether the unsharded parameters are registered on the modules; None before
+            the first registration.
         shard_group: the ranks that hold the rows of one tensor; None for all ranks.
         replica_group: the ranks that hold the same rows; None if there are no replicas.
     """
@@ -29,8 +30,8 @@ class CellFSDPParamGroup(FSDPParamGroup):
     fsdp_params: list[CellFSDPParam]  # type: ignore[assignment]
     position: int
     reduced: list[int]
-    places: list[tuple[dict[str, Any], str, CellFSDPParam]]
-    shows_unsharded: bool = False
+    places: list[tuple[dict[str, Any], str, FSDPParamState]]
+    shows_unsharded: bool | None = None
     shard_group: ProcessGroup | None
     replica_group: ProcessGroup | None
 
@@ -42,21 +43,21 @@ class CellFSDPParamGroup(FSDPParamGroup):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Unshard, and register the unsharded parameters."""
         result = super().pre_forward(module, args, kwargs)
-        self._register(unsharded=True)
+        self.register(unsharded=True)
         return result
 
     def post_forward(self, module: nn.Module, input: Any, output: Any) -> Any:
         """Register the cell's parameters again, also of a group that stays unsharded."""
         output = super().post_forward(module, input, output)
         if not is_bw():
-            self._register(unsharded=False)
+            self.register(unsharded=False)
         return output
 
     def pre_backward(self, default_prefetch: bool, *unused: Any) -> None:
         """Unshard, and register the unsharded parameters for recomputation."""
         super().pre_backward(default_prefetch, *unused)
         if self.is_unsharded:
-            self._register(unsharded=True)
+            self.register(unsharded=True)
 
     def post_backward(self, *unused: Any) -> None:
         """Record which parameters have a gradient, and reduce the gradients of all.
@@ -81,31 +82,27 @@ class CellFSDPParamGroup(FSDPParamGroup):
 
     def _to_sharded(self) -> None:
         super()._to_sharded()  # type: ignore[no-untyped-call]
-        self._register(unsharded=False)
-
-    def _register(self, unsharded: bool) -> None:
-        unsharded = unsharded and self.is_unsharded
-        if unsharded != self.shows_unsharded:
-            self.shows_unsharded = unsharded
-            self.register(unsharded)
+        self.register(unsharded=False)
 
     def register(self, unsharded: bool) -> None:
-        """Register the unsharded parameters on the modules, or the cell's."""
-        for parameters, name, param in self.places:
-            state = param.param_state
-            assert state is not None
+        """Register the unsharded parameters on the modules, if there are any, or the cell's."""
+        unsharded = unsharded and self.is_unsharded
+        if unsharded == self.shows_unsharded:
+            return
+        self.shows_unsharded = unsharded
+        for parameters, name, state in self.places:
             shown = state.parameter
             if unsharded:
-                param._unsharded_param.is_averaged = True  # type: ignore[attr-defined]
+                param: Any = state.unsharded_param()
+                param.is_averaged = True
                 # A split parameter looks full to the cell also while its part is unsharded.
-                shown = param._unsharded_param if state.split is None else shown
+                shown = param if state.split is None else shown
             parameters[name] = shown
 
     def are_registered(self) -> bool:
         """Whether modules have these parameters, and not replacements of the cell."""
-        for parameters, name, param in self.places:
-            current, state = parameters.get(name), param.param_state
-            assert state is not None
+        for parameters, name, state in self.places:
+            current = parameters.get(name)
             if current is not state.parameter and (
                 current is None or current is not state.unsharded_param()
             ):

@@ -128,9 +128,7 @@ class FullyShardedDataParallel(ShardedStrategy):
         with torch._C.DisableTorchFunctionSubclass():
             early = [s.parameter.grad is not None for s in self.param_states]
         for param_state, is_early in zip(self.param_states, early, strict=True):
-            unsharded = getattr(param_state.fsdp_param, "_unsharded_param", None)
-            if is_early or (unsharded is not None and unsharded.grad is not None):
-                param_state.collect_unreduced(is_early)
+            param_state.collect_unreduced(is_early)
         self._reducers.end()
         if self.param_states:
             self.wrapper.check_reductions()
@@ -144,8 +142,6 @@ class FullyShardedDataParallel(ShardedStrategy):
         have_grad = [s.has_grad for s in states]
         have_unreduced = [s.unreduced_grad is not None for s in states]
         flags = all_reduce_flags(have_grad + have_unreduced)
-        if all(flags[: len(states)]) and not any(flags[len(states) :]):
-            return
         for state, has_grad in zip(states, flags, strict=False):
             if not has_grad and state.had_no_grad:
                 state.set_grad(None)  # FSDP2 has reduced zeros

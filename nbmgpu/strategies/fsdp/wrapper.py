@@ -149,7 +149,7 @@ class FSDPWrapper:
                     fsdp_param.param_state = FSDPParamState(original, fsdp_param, group, split)
                     param_states.append(fsdp_param.param_state)
                 group.places = [
-                    (module._parameters, name, fsdp_param)
+                    (module._parameters, name, fsdp_param.param_state)
                     for fsdp_param in group.fsdp_params
                     for module, name in fsdp_param.places()
                 ]

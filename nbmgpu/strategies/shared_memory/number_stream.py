@@ -112,10 +112,8 @@ class NumberStream:
             RankError: as ``publish`` and ``wait`` do.
         """
         if not (self._has_ended and number == END):
-            if (
-                self._compared <= self.position - STREAM_LENGTH
-            ):  # the next number overwrites its own
-                self._make_room()
+            if self._compared <= self.position - STREAM_LENGTH:
+                self._make_room()  # the number overwrites one that is not compared yet
                 if (difference := self.compare()) is not None:
                     return difference
             self.publish(number)
