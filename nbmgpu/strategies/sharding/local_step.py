@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -141,9 +142,7 @@ class LocalStep:
     def __init__(self, keys: frozenset[str]) -> None:
         """Shard the states under ``keys``, which have a value for each element."""
         self.keys = keys
-        self._local_params: dict[int, LocalParameter] = {}
-        self._swapped: dict[int, LocalParameter] = {}
-        self._originals: list[tuple[list[Any], list[Any]]] = []
+        self._groups: list[LocalGroup] = []
 
     def step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
         """Run ``plain()``, a step of ``optimizer``, with local parts instead of parameters."""
@@ -200,52 +199,84 @@ class LocalStep:
 
     def _swap_in(self) -> None:
         """Replace parameters, gradients and states of the optimizer by local parts."""
-        optimizer = self.optimizer
-        self._swapped, self._originals = {}, []
-        of_parameter: dict[int, LocalParameter] = {}
-        for group in optimizer.param_groups:
-            parameters = group["params"]
-            self._originals.append((parameters, [*parameters]))
-            for index, parameter in enumerate(parameters):
-                if isinstance(parameter, ShardedParameter):
-                    swapped = self._local(parameter._param_state)
-                    parameters[index] = local = swapped.local
-                    self._swapped[id(local)] = of_parameter[id(parameter)] = swapped
-        states = list(optimizer.state.items())
-        optimizer.state.clear()
-        for key, state in states:
-            found = of_parameter.get(id(key))
-            if found is not None and isinstance(state, dict):
-                for name in state.keys() & self.keys:
-                    state[name] = _to_part(state[name], found.param_state.shard)
-            optimizer.state[key if found is None else found.local] = state
+        lists = [group["params"] for group in self.optimizer.param_groups]
+        if not self._are_current(lists):
+            self._groups = [LocalGroup(parameters) for parameters in lists]
+        for group in self._groups:
+            group.swap_in()
+        if self.optimizer.state:
+            by_parameter = {id(each.param_state.parameter): each for each in self._locals()}
+            self._replace_states(by_parameter, _to_part)
 
-    def _local(self, param_state: ParamState) -> LocalParameter:
-        """Return the local part as a parameter, with its gradient."""
-        found = self._local_params.get(id(param_state))
-        if found is None or not found.is_current():
-            found = self._local_params[id(param_state)] = LocalParameter(param_state)
-        found.local.grad = found.grad = param_state.local_grad()
-        return found
+    def _are_current(self, lists: list[list[Any]]) -> bool:
+        known = self._groups
+        return len(known) == len(lists) and all(map(LocalGroup.is_current, known, lists))
 
     def _swap_out(self) -> None:
         """Restore the parameters, and make the states full tensor views."""
-        optimizer = self.optimizer
-        for parameters, originals in self._originals:
-            parameters[:] = originals
-        states = list(optimizer.state.items())
-        optimizer.state.clear()
-        for key, state in states:
-            swapped = self._swapped.get(id(key))
-            if swapped is not None and isinstance(state, dict):
-                for name in state.keys() & self.keys:
-                    state[name] = _to_view(state[name], swapped.param_state)
-            original = key if swapped is None else swapped.param_state.parameter
-            optimizer.state[original] = state
-        for swapped in self._swapped.values():
-            swapped.copy_back()
-        for on_change in {each.param_state.shard.on_change for each in self._swapped.values()}:
+        for group in self._groups:
+            group.swap_out()
+        if self.optimizer.state:
+            self._replace_states({id(each.local): each for each in self._locals()}, _to_view)
+        changed = set()
+        for each in self._locals():
+            each.copy_back()
+            changed.add(each.param_state.shard.on_change)
+        for on_change in changed:
             on_change()
+
+    def _locals(self) -> Iterator[LocalParameter]:
+        return (each for group in self._groups for each in group.locals)
+
+    def _replace_states(
+        self, by_key: dict[int, LocalParameter], convert: Callable[[Any, ParamState], Any]
+    ) -> None:
+        """Convert states of parameters that are swapped, and give them the other key."""
+        states = [*self.optimizer.state.items()]
+        self.optimizer.state.clear()
+        for key, state in states:
+            found = by_key.get(id(key))
+            if found is not None and isinstance(state, dict):
+                for name in state.keys() & self.keys:
+                    state[name] = convert(state[name], found.param_state)
+            self.optimizer.state[key if found is None else found.other(key)] = state
+
+
+class LocalGroup:
+    """The parameters of one group of an optimizer, with local ones in place of sharded ones.
+
+    It serves for all steps, until the optimizer has other parameters, or these have other parts.
+
+    Attributes:
+        locals: the local parameters.
+    """
+
+    def __init__(self, parameters: list[Any]) -> None:
+        """Make local parameters for those of ``parameters``, the optimizer's list."""
+        self._parameters = parameters
+        self._originals = [*parameters]
+        self._replacements = [*parameters]
+        self.locals: list[LocalParameter] = []
+        for index, parameter in enumerate(parameters):
+            if isinstance(parameter, ShardedParameter):
+                self.locals.append(LocalParameter(parameter._param_state))
+                self._replacements[index] = self.locals[-1].local
+
+    def is_current(self, parameters: list[Any]) -> bool:
+        """Whether ``parameters`` are the same as before, with the same parts."""
+        same = parameters is self._parameters and len(parameters) == len(self._originals)
+        same = same and all(map(operator.is_, parameters, self._originals))
+        return same and all(each.is_current() for each in self.locals)
+
+    def swap_in(self) -> None:
+        """Replace sharded parameters in the optimizer's list."""
+        for each in self.locals:
+            each.take_grad()
+        self._parameters[:] = self._replacements
+
+    def swap_out(self) -> None:
+        """Restore the optimizer's list."""
+        self._parameters[:] = self._originals
 
 
 class LocalParameter:
@@ -255,6 +286,7 @@ class LocalParameter:
         param_state: of the sharded parameter.
         part: this rank's part.
         local: the parameter, which shares the memory of the part.
+        pointer: the address of that memory.
         grad: the part's gradient, before the step.
     """
 
@@ -263,19 +295,28 @@ class LocalParameter:
         self.param_state = param_state
         self.part = param_state.shard.local
         self.local = nn.Parameter(self.part.detach(), param_state.parameter.requires_grad)
+        self.pointer = self.part.data_ptr()
         self.grad: Tensor | None = None
 
     def is_current(self) -> bool:
         """Whether the sharded parameter still has the same part, in the same place."""
         part = self.param_state.shard.local
-        return part is self.part and part.data_ptr() == self.local.data_ptr()
+        return part is self.part and part.data_ptr() == self.pointer
+
+    def take_grad(self) -> None:
+        """Give the local parameter the part's gradient."""
+        self.local.grad = self.grad = self.param_state.local_grad()
+
+    def other(self, key: Any) -> Any:
+        """Return the sharded parameter for the local one, and the reverse."""
+        return self.param_state.parameter if key is self.local else self.local
 
     def copy_back(self) -> None:
         """Copy changed parts and gradients back, also where the step has assigned new tensors."""
-        local, part = self.local, self.part
-        if local.data_ptr() != part.data_ptr():
-            part.detach().copy_(local.detach())
-            local.data = part.detach()
+        local = self.local
+        if local.data_ptr() != self.pointer:
+            self.part.detach().copy_(local.detach())
+            local.data = self.part.detach()
         before, grad = self.grad, local.grad
         if grad is None:
             self.param_state.set_local_grad(None)
@@ -299,7 +340,8 @@ class LoadedPart:
         return cls(full_view_of(TensorShard(part, shard.layout, shard.device)))
 
 
-def _to_part(value: Any, shard: TensorShard) -> Any:
+def _to_part(value: Any, param_state: ParamState) -> Any:
+    shard = param_state.shard
     if isinstance(value, FullTensorView):
         return value._shard.local
     if isinstance(value, Tensor) and value.shape == shard.shape:
