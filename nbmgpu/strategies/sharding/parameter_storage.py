@@ -53,8 +53,9 @@ class FreedStorage:
                 continue
             param_state = by_layout.get(_layout(tensor))
             if param_state is not None and type(tensor) is Tensor and tensor.is_leaf:
-                self._make_view(tensor, param_state.shard)
-            shared.add(_address(tensor))
+                self._make_view(tensor, param_state.shard)  # to ask for its address would gather it
+            else:
+                shared.add(_address(tensor))
         used: dict[int, int] = {}
         for _, original in data:
             address = _address(original)
