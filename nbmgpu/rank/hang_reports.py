@@ -1,7 +1,7 @@
 """Reports of a rank that makes no progress: its stack on a signal, its last collective on request.
 
 Nothing is recorded while the cell runs: torch's flight recorder has the collectives, and the
-all-reduce through shared memory counts its own.
+collectives through shared memory count their own.
 """
 
 from __future__ import annotations
@@ -72,24 +72,24 @@ class HangReports:
         if asked == self._answered:
             return
         self._answered = asked
-        collective = shared_memory_all_reduce() or recorded_collective()
+        collective = shared_memory_collective() or recorded_collective()
         with suppress(OSError):
             content = json.dumps(collective and dataclasses.asdict(collective))
             write_atomically(collective_path(self.folder, self.rank), content)
 
 
-def shared_memory_all_reduce() -> Collective | None:
-    """Return the all-reduce through shared memory that this process waits in, if it does."""
+def shared_memory_collective() -> Collective | None:
+    """Return the collective through shared memory that this process waits in, if it does."""
     module = sys.modules.get("nbmgpu.strategies.all_reduce")
     shared = module and module.shared
     return None if shared is None else _as_collective(shared.pending())
 
 
-def _as_collective(pending: tuple[int, int] | None) -> Collective | None:
+def _as_collective(pending: tuple[str, int, int] | None) -> Collective | None:
     if pending is None:
         return None
-    number, nbytes = pending
-    return Collective("all_reduce", f"{nbytes:,} bytes", number, True)
+    name, number, nbytes = pending
+    return Collective(name, f"{nbytes:,} bytes", number, True)
 
 
 def recorded_collective() -> Collective | None:

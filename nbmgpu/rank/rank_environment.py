@@ -27,7 +27,7 @@ class RankEnvironment:
         interface: network interface for gloo and NCCL; empty for their own choice.
         parent: pid of the parent process, with which the rank ends; None for an engine that ends
             ranks by other means.
-        shared_memory: for all-reduce on the CPU, if all ranks were forked with it.
+        shared_memory: for collectives on the CPU, if all ranks were forked with it.
     """
 
     rank: int

@@ -16,8 +16,9 @@ notebooks, files or widgets.
   one; ``used_parameters`` finds which gradients are new, ``gradient_views`` makes them views;
   ``scalars`` are weights that may be on a GPU.
 - ``replication``: initial values and running statistics; ``trainable``: what is trained now.
-- ``sharding/``: sharded parameters that look like full tensors; ``sharded_state``: sharded
-  optimizer states; ``per_parameter``: can an optimizer be sharded?
+- ``sharding/``: sharded parameters that look like full tensors, whose parts ``all_gather``
+  exchanges; ``sharded_state``: sharded optimizer states; ``per_parameter``: can an optimizer be
+  sharded?
 - ``forward_patch``: wrappers around the forward pass of chosen modules.
 - Trials of layers: ``module_copy``, ``generators``, ``checkpoint``, ``outcome``, ``rnn_weights``,
   ``recorded_outputs``, ``caching_configs``.

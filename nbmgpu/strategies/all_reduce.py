@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 import torch.distributed as dist
 
-from .shared_memory.all_reduce import SharedMemoryAllReduce
+from .shared_memory.collectives import SharedMemoryCollectives
 from .shared_memory.number_stream import LARGEST
 
 if TYPE_CHECKING:
@@ -28,20 +28,28 @@ class Work(Protocol):
 class _DeferredWork:
     """An all-reduce that runs in ``wait``: before, every core may be busy with a rank."""
 
-    reducer: SharedMemoryAllReduce
+    memory: SharedMemoryCollectives
     tensor: Tensor
 
     def wait(self) -> None:
-        self.reducer.all_reduce(self.tensor)
+        self.memory.all_reduce(self.tensor)
 
 
-shared: SharedMemoryAllReduce | None = None
-"""The all-reduce through shared memory; None if the ranks share none."""
+shared: SharedMemoryCollectives | None = None
+"""The collectives through shared memory; None if the ranks share none."""
 
 
-def shared_memory() -> SharedMemoryAllReduce | None:
+def shared_memory() -> SharedMemoryCollectives | None:
     """Return what ranks communicate through, None without, or if this one has finished the cell."""
     return None if shared is None or shared.has_left else shared
+
+
+def shared_memory_for(
+    tensor: Tensor, group: ProcessGroup | None = None
+) -> SharedMemoryCollectives | None:
+    """Return what ranks exchange ``tensor`` through; None without, for some ranks, or on a GPU."""
+    everyone = group is None or group is dist.group.WORLD
+    return shared_memory() if everyone and tensor.device.type == "cpu" else None
 
 
 def all_reduce(tensor: Tensor, group: ProcessGroup | None = None) -> Work:
@@ -53,8 +61,7 @@ def all_reduce(tensor: Tensor, group: ProcessGroup | None = None) -> Work:
         tensor: what to sum.
         group: None for all ranks, which can use shared memory.
     """
-    everyone = group is None or group is dist.group.WORLD
-    if everyone and tensor.device.type == "cpu" and (memory := shared_memory()) is not None:
+    if (memory := shared_memory_for(tensor, group)) is not None:
         return _DeferredWork(memory, tensor)
     work: Work = dist.all_reduce(tensor, group=group, async_op=True)
     return work

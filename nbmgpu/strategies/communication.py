@@ -7,7 +7,7 @@ nothing.  It is not what passes a wire, which depends on the algorithm: a ring a
 ranks sends 2 (n - 1) / n times the payload.
 
 All of Python's communication passes the methods of ``ProcessGroup``: that of strategies, of FSDP2,
-of DeepSpeed, and of the cell.  The all-reduce through shared memory is counted as well.  What C++
+of DeepSpeed, and of the cell.  Collectives through shared memory are counted as well.  What C++
 code of torch sends by itself is not: the reducer of a ``DistributedDataParallel`` that the cell
 makes, and functional collectives, which DTensor uses.
 """

@@ -13,7 +13,7 @@ CACHE_LINE = 64
 """Bytes of a cache line: two ranks must not write to the same one."""
 
 SLOT_BYTES = 1 << 20
-"""Bytes of a slot.  Larger tensors are reduced in parts of this size, which stay in the caches."""
+"""Bytes of a slot.  Larger tensors are sent in parts of this size, which stay in the caches."""
 
 PHASES = 2
 """Sets of slots: while some ranks still read one set, others write to the other one."""
@@ -30,7 +30,7 @@ STREAMS = CALL_ORDER, INTERRUPTS, FLAGS = range(3)
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """Shared memory for all-reduce among ``world_size`` forked ranks.
+    """Shared memory for collectives of ``world_size`` forked ranks.
 
     Attributes:
         world_size: number of ranks.

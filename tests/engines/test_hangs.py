@@ -65,12 +65,13 @@ def notebook(**more: Any) -> dict[str, Any]:
     return names | more
 
 
-def hangs(rest: str, names: dict[str, Any] | None = None) -> tuple[Run, str]:
+def hangs(rest: str, names: dict[str, Any] | None = None, strategy: str = "ddp") -> tuple[Run, str]:
     """Run a cell that trains and then hangs in ``rest``; return the run and its error."""
     names = names or notebook()
     begun = time.monotonic()
+    options = {"strategy": strategy, "on_hang": "stop", "hang_after": 2}
     with pytest.raises(HangError) as raised:
-        nbmgpu.run(TRAIN + rest, names, gpus=2, cpu=True, on_hang="stop", hang_after=2)
+        nbmgpu.run(TRAIN + rest, names, gpus=2, cpu=True, **options)
     assert time.monotonic() - begun < LONGEST
     run = list_runs()[0]
     assert run.state == "failed"
@@ -106,6 +107,13 @@ def test_a_suspended_rank() -> None:
     assert "Rank 1 is suspended: something has sent SIGSTOP" in error
     assert f"kill -CONT {run.view.ranks[1].process.pid}" in error
     assert re.search(r"Rank 1 is suspended .*, last seen at line (9|10) of the cell", error)
+
+
+def test_a_rank_that_waits_for_parameters_of_another_one() -> None:
+    rest = "if rank == 1:\n    time.sleep(100)\nmodel(torch.ones(1, 4))\n"
+    _, error = hangs(rest, strategy="fsdp")
+    assert "Rank 1 has not reached the all_gather that rank 0 waits in: it sleeps" in error
+    assert "Rank 0 waits in all_gather of " in error
 
 
 @matrix

@@ -39,6 +39,35 @@ def test_a_rank_that_skips_a_backward_pass_ends_the_run_at_once(strategy: str, l
         nbmgpu.run(cell, notebook(), gpus=2, cpu=True, **options)
 
 
+FROM_BEFORE = "before = model(X[:8]).pow(2).mean()\n" + before_step(
+    "if not losses: before.backward()"
+)
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "zero2", "tp"])
+def test_a_graph_from_before_the_model_was_sharded_adds_its_gradients(strategy: str) -> None:
+    setup = "model = nn.Linear(8, 4)\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    graph = idiom("a graph from before", FROM_BEFORE, setup=setup)
+    assert_equal(graph, strategy=strategy, exact="never")
+
+
+ALIASES = f"""
+from nbmgpu.strategies.sharding import tensor_shard
+plain, gathered = tensor_shard.all_gather, []
+tensor_shard.all_gather = lambda *parts: (gathered.append(parts[0].shape), plain(*parts))
+before = model.state_dict()
+{before_step("")}
+tensor_shard.all_gather = plain
+"""
+
+
+def test_aliases_of_parameters_are_not_gathered_while_the_model_is_sharded() -> None:
+    # Ranks find them in different orders, and would gather different ones together.
+    namespace = notebook()
+    nbmgpu.run(ALIASES, namespace, gpus=2, cpu=True, strategy="fsdp")
+    assert namespace["gathered"] == []
+
+
 SAVING = """
 torch.save(model.state_dict(), r"{0}/weights.pt")
 torch.save(opt.state_dict(), r"{0}/states.pt")

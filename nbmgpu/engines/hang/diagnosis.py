@@ -19,8 +19,8 @@ SLEEP = re.compile(r"\bsleep\(")
 LOCK = re.compile(r"\.acquire\(|\bwith\b.*lock|\.wait\(|\.join\(|\.result\(|\.get\(", re.IGNORECASE)
 LOADER_FILE = re.compile(r"torch[/\\]utils[/\\]data[/\\]dataloader\.py$")
 COLLECTIVE_FILE = re.compile(
-    r"torch[/\\]distributed[/\\]distributed_c10d\.py$|nbmgpu[/\\]strategies[/\\]all_reduce\.py$"
-    r"|torch[/\\]distributed[/\\]_functional_collectives\.py$"
+    r"torch[/\\]distributed[/\\](distributed_c10d|_functional_collectives)\.py$"
+    r"|nbmgpu[/\\]strategies[/\\]all_(reduce|gather)\.py$"
 )
 EXCHANGE_FILE = re.compile(r"nbmgpu[/\\]strategies[/\\]shared_memory[/\\]number_stream\.py$")
 STORE_FILE = re.compile(r"nbmgpu[/\\]rank[/\\]store[/\\]")

@@ -23,8 +23,15 @@ NEXT_BATCH = "nbmgpu: next batch"
 BACKWARD = "nbmgpu: backward"
 REDUCE = "nbmgpu: reduce gradients"
 ALL_REDUCE = "nbmgpu: all-reduce"
+ALL_GATHER = "nbmgpu: all-gather"
+REDUCE_SCATTER = "nbmgpu: reduce-scatter"
 CLIP = "nbmgpu: clip gradients"
 STEP = "nbmgpu: step"
+
+COLLECTIVES = {
+    "all_reduce": ALL_REDUCE, "all_gather": ALL_GATHER, "reduce_scatter": REDUCE_SCATTER,
+}  # fmt: skip
+"""Collectives through shared memory, by the method that runs them."""
 
 
 class WrappedMethods:
@@ -56,7 +63,8 @@ def name_phases(
     methods.wrap(strategy, "clip_grad_norm", functools.partial(_named, CLIP))
     methods.wrap(strategy, "step", functools.partial(_named, STEP))
     if all_reduce.shared is not None:  # torch's profiler sees the other collectives by itself
-        methods.wrap(all_reduce.shared, "all_reduce", functools.partial(_named, ALL_REDUCE))
+        for method, phase in COLLECTIVES.items():
+            methods.wrap(all_reduce.shared, method, functools.partial(_named, phase))
 
 
 def _named(phase: str, method: Callable[..., Any]) -> Callable[..., Any]:

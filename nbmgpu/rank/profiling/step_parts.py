@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .phases import ALL_REDUCE, NEXT_BATCH
+from .phases import COLLECTIVES, NEXT_BATCH
 
 STEP_NAME = "ProfilerStep"
 """How ``torch.profiler`` names a step, before its number."""
@@ -27,12 +27,12 @@ DATA = (NEXT_BATCH, "enumerate(DataLoader)")
 """How names of waiting for a loader begin."""
 
 COMMUNICATION = (
-    ALL_REDUCE, "c10d::", "gloo:", "nccl:", "mpi:", "ucc:", "xccl:", "_c10d_functional::",
-    "c10d_functional::", "symm_mem::",
+    *COLLECTIVES.values(), "c10d::", "gloo:", "nccl:", "mpi:", "ucc:", "xccl:",
+    "_c10d_functional::", "c10d_functional::", "symm_mem::",
 )  # fmt: skip
 """How names of collectives on the host begin."""
 
-HOST_COLLECTIVES = (ALL_REDUCE, "gloo:", "mpi:")
+HOST_COLLECTIVES = (*COLLECTIVES.values(), "gloo:", "mpi:")
 """Those of them that communicate on the host, also beside an accelerator."""
 
 DEVICE_COLLECTIVES = ("nccl", "rccl", "oneccl")

@@ -32,9 +32,7 @@ class FSDPParamState(ParamState):
         rows: how FSDP2 shards the part, or the whole.
         gathered: full tensors that represent the parameter in autograd graphs.
         unreduced_grad: the full gradient of this rank that FSDP2 has not reduced.
-        has_grad: whether FSDP2 got a gradient in this backward pass.
-        had_no_grad: whether ``.grad`` was None before this backward pass; only known where FSDP2
-            got no gradient on this rank.
+        is_in_graph: whether a graph from before it was sharded leads to the parameter itself.
     """
 
     def __init__(
@@ -55,8 +53,7 @@ class FSDPParamState(ParamState):
         self.shard.on_change = group.reshard_stale
         self.gathered: list[weakref.ref[Tensor]] = []
         self.unreduced_grad: Tensor | None = None
-        self.has_grad = False
-        self.had_no_grad = False
+        self.is_in_graph = parameter._use_count() > 1  # the second one is its AccumulateGrad node
         self.replace_class()
 
     def sharded_param(self) -> Any:
@@ -85,6 +82,7 @@ class FSDPParamState(ParamState):
     def set_requires_grad(self, requires_grad: bool) -> None:
         """Set whether FSDP2's parameter requires a gradient."""
         self.sharded_param().requires_grad_(requires_grad)
+        self.group.has_stale_dtypes = True
 
     def gather_for_graph(self) -> Tensor:
         """Gather the parameter outside of FSDP2's forward pass."""
@@ -116,20 +114,7 @@ class FSDPParamState(ParamState):
         """Accumulate a full gradient that FSDP2 does not reduce."""
         before = self.unreduced_grad
         self.unreduced_grad = grad.clone() if before is None else before + grad
-
-    def collect_unreduced(self, is_early: bool) -> None:
-        """Collect gradients that FSDP2 has not reduced.
-
-        They arrived after its reduce-scatter, or, if ``is_early``, at the cell's parameter itself,
-        from a forward pass that ran before it was sharded.
-        """
-        unsharded: Any = self.unsharded_param()
-        after_reduction = None if unsharded is None else unsharded.grad
-        if after_reduction is not None:
-            unsharded.grad = None
-        for grad in (self.take_early_grad() if is_early else None, after_reduction):
-            if grad is not None:
-                self.add_unreduced(grad.detach())
+        self.group.has_unreduced = True
 
     def _accumulate(self, rows: Tensor) -> None:
         """Add this rank's rows to the gradient."""
@@ -181,6 +166,18 @@ class CellFSDPParam(FSDPParam):
     """An ``FSDPParam`` that registers the cell's parameter on modules instead of a DTensor."""
 
     param_state: FSDPParamState | None = None
+    _sharded_grad: Any = None
+
+    def to_sharded_dtensor(self, tensor: Tensor) -> Any:
+        """Return ``tensor``, this rank's rows of the gradient, as a DTensor.
+
+        It is the same object each time, as only the sharded parameter refers to it: a new one takes
+        5 us.
+        """
+        if self._sharded_grad is None:
+            self._sharded_grad = super().to_sharded_dtensor(tensor)
+        self._sharded_grad._local_tensor = tensor
+        return self._sharded_grad
 
     def _setattr_on_modules(self, param: nn.Parameter) -> None:
         if self.param_state is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.fsdp._fully_shard._fsdp_common import is_bw
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
@@ -20,7 +21,16 @@ class CellFSDPParamGroup(FSDPParamGroup):
         position: number of the group, the same on all ranks.
         reduced: positions of the groups that this backward pass has reduced, in order; shared by
             all groups.
-        places: the parameters of a module, a name among them, and the state of that parameter.
+        param_states: the states of its parameters; lists of flags have the same order.
+        in_graphs: those whose parameters graphs from before they were sharded lead to.
+        unsharded: FSDP2's unsharded parameters, which it keeps from the first all-gather on.
+        has_grad: whether FSDP2 got gradients in this backward pass.
+        had_no_grad: indices of parameters whose ``.grad`` was None before this backward pass, as
+            far as FSDP2 got no gradient of theirs on this rank.
+        has_unreduced: whether a parameter has a gradient that FSDP2 has not reduced.
+        has_stale_dtypes: whether the cell has frozen or unfrozen a parameter.
+        places: the parameters of a module, a name among them, and the cell's parameter there.
+        unsharded_places: the same with what forward passes use; empty before the first one.
         shows_unsharded: whether the unsharded parameters are registered on the modules; None before
             the first registration.
         shard_group: the ranks that hold the rows of one tensor; None for all ranks.
@@ -30,7 +40,14 @@ class CellFSDPParamGroup(FSDPParamGroup):
     fsdp_params: list[CellFSDPParam]  # type: ignore[assignment]
     position: int
     reduced: list[int]
-    places: list[tuple[dict[str, Any], str, FSDPParamState]]
+    param_states: list[FSDPParamState]
+    in_graphs: list[FSDPParamState]
+    unsharded: list[Tensor]
+    has_grad: list[bool]
+    had_no_grad: set[int]
+    has_unreduced = has_stale_dtypes = False
+    places: list[tuple[dict[str, Any], str, Any]]
+    unsharded_places: list[tuple[dict[str, Any], str, Any]]
     shows_unsharded: bool | None = None
     shard_group: ProcessGroup | None
     replica_group: ProcessGroup | None
@@ -66,19 +83,47 @@ class CellFSDPParamGroup(FSDPParamGroup):
         """
         if torch.is_grad_enabled():  # create_graph: unsharded parameters are needed once more
             return
-        for param in self.fsdp_params:
-            unsharded = getattr(param, "_unsharded_param", None)
-            if unsharded is None:
-                continue
-            state = param.param_state
-            assert state is not None
-            if unsharded.grad is not None:
-                state.has_grad = True
-            elif unsharded.requires_grad:
-                unsharded.grad = torch.zeros_like(unsharded)
-                state.had_no_grad |= state.sharded_param().grad is None
+        found = [param.grad is not None for param in self.unsharded]
+        if not all(found):
+            self._add_zeros(found)
+        if found:
+            self.has_grad = [*map(operator.or_, self.has_grad, found)]
         self.reduced.append(self.position)
         super().post_backward(*unused)
+
+    def _add_zeros(self, found: list[bool]) -> None:
+        """Make zeros the gradients of parameters that have none."""
+        for index, (param, has_grad) in enumerate(zip(self.unsharded, found, strict=True)):
+            if param.requires_grad and not has_grad:
+                param.grad = torch.zeros_like(param)
+                if self.param_states[index].sharded_param().grad is None:
+                    self.had_no_grad.add(index)
+
+    def begin_backward(self) -> None:
+        """Forget the gradients of the last pass, and see which parameters the cell has frozen."""
+        self.has_grad = [False] * len(self.param_states)
+        self.had_no_grad = set()
+        if self.has_stale_dtypes:
+            self.has_stale_dtypes = False
+            self._init_mp_dtypes()
+
+    def collect_unreduced(self) -> list[bool]:
+        """Collect gradients that FSDP2 has not reduced; return which parameters have one.
+
+        They arrived after its reduce-scatter, or at the cell's parameter itself, from a forward
+        pass that ran before it was sharded.
+        """
+        for state in self.in_graphs:
+            if (early := state.take_early_grad()) is not None:
+                state.add_unreduced(early.detach())
+        for state, param in zip(self.param_states, self.unsharded, strict=False):
+            if param.grad is not None:
+                state.add_unreduced(param.grad.detach())
+                param.grad = None
+        if not self.has_unreduced:
+            return [False] * len(self.param_states)
+        self.has_unreduced = False
+        return [state.unreduced_grad is not None for state in self.param_states]
 
     def _to_sharded(self) -> None:
         super()._to_sharded()  # type: ignore[no-untyped-call]
@@ -90,26 +135,32 @@ class CellFSDPParamGroup(FSDPParamGroup):
         if unsharded == self.shows_unsharded:
             return
         self.shows_unsharded = unsharded
-        for parameters, name, state in self.places:
-            shown = state.parameter
-            if unsharded:
-                param: Any = state.unsharded_param()
-                param.is_averaged = True
-                # A split parameter looks full to the cell also while its part is unsharded.
-                shown = param if state.split is None else shown
+        if unsharded and not self.unsharded:
+            self._find_unsharded()
+        for parameters, name, shown in self.unsharded_places if unsharded else self.places:
             parameters[name] = shown
+
+    def _find_unsharded(self) -> None:
+        shown: dict[int, Any] = {}
+        for state in self.param_states:
+            param: Any = state.unsharded_param()
+            param.is_averaged = True
+            self.unsharded.append(param)
+            # A split parameter looks full to the cell also while its part is unsharded.
+            shown[id(state.parameter)] = param if state.split is None else state.parameter
+        for parameters, name, own in self.places:
+            self.unsharded_places.append((parameters, name, shown[id(own)]))
 
     def are_registered(self) -> bool:
         """Whether modules have these parameters, and not replacements of the cell."""
-        for parameters, name, state in self.places:
-            current = parameters.get(name)
-            if current is not state.parameter and (
-                current is None or current is not state.unsharded_param()
-            ):
-                return False
-        return True
+        shown = self.unsharded_places if self.shows_unsharded else self.places
+        return _are_registered(shown)
 
     def reshard_stale(self) -> None:
         """Reshard after the rows have changed, so that they are gathered again."""
         if self.is_unsharded and not is_bw():
             self._to_sharded()
+
+
+def _are_registered(places: list[tuple[dict[str, Any], str, Any]]) -> bool:
+    return all(parameters.get(name) is shown for parameters, name, shown in places)

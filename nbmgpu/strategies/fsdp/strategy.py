@@ -8,6 +8,7 @@ replicated, and their gradients are averaged as under ``ddp``.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import ClassVar
 
 import torch
@@ -28,6 +29,7 @@ from nbmgpu.strategies.strategy_options import StrategyOptions
 from nbmgpu.strategies.unit_reducers import UnitReducers
 
 from .fsdp_param import FSDPParamState
+from .fsdp_param_group import CellFSDPParamGroup
 from .wrap_policy import sharding_plans
 from .wrapper import FSDPWrapper
 
@@ -46,7 +48,6 @@ class FullyShardedDataParallel(ShardedStrategy):
         # Buckets are reduced at the end: FSDP2 issues its own collectives in between.
         self._reducers = UnitReducers(ReducerOptions(group=self.dp_group), overlap=False)
         self._statistics: list[RunningStatistics] = []
-        self._frozen: list[bool] = []
 
     @property
     def wrapper(self) -> FSDPWrapper:
@@ -88,22 +89,20 @@ class FullyShardedDataParallel(ShardedStrategy):
             self.wrapper.shard(plan)
 
     def record_units(self) -> None:
-        """Record running statistics, frozen parameters, and replicated parameters."""
+        """Record running statistics and replicated parameters."""
         # Ranks with the same samples have the same statistics and gradients.
         averaged = self._units if self.dp_size > 1 else []
         self._statistics = [RunningStatistics(unit, self.dp_group) for unit in averaged]
-        self._frozen = self._find_frozen()
         self._reducers.create(self.replicated_units() if averaged else [])
+
+    @property
+    def _groups(self) -> list[CellFSDPParamGroup]:
+        return self._wrapper.groups if self._wrapper is not None else []
 
     @property
     def param_states(self) -> list[FSDPParamState]:
         """The states of all sharded parameters."""
         return self._wrapper.param_states if self._wrapper is not None else []
-
-    def _find_frozen(self) -> list[bool]:
-        """Return for each sharded parameter whether the cell has frozen it."""
-        with torch._C.DisableTorchFunctionSubclass():  # for all at once, which is faster
-            return [not s.parameter.requires_grad for s in self.param_states]
 
     def check_backward(self) -> None:
         """Check that no rank is in a forward pass, whose all-gathers would wait for this rank."""
@@ -112,42 +111,40 @@ class FullyShardedDataParallel(ShardedStrategy):
 
     def begin_backward(self, backward: Backward) -> None:
         """Prepare for gradients, also of parameters that the cell has unfrozen meanwhile."""
-        frozen = self._find_frozen()
-        if frozen != self._frozen:
-            self._frozen = frozen
-            for group in dict.fromkeys(s.group for s in self.param_states):
-                group._init_mp_dtypes()
+        for group in self._groups:
+            group.begin_backward()
         if self._reducers.changed():
             self._reducers.create(self.replicated_units())
-        for param_state in self.param_states:
-            param_state.has_grad = param_state.had_no_grad = False
         self._reducers.begin(backward)
 
     def end_backward(self, backward: Backward) -> None:
         """Reduce gradients that FSDP2 has not, and agree on which parameters have one."""
-        with torch._C.DisableTorchFunctionSubclass():
-            early = [s.parameter.grad is not None for s in self.param_states]
-        for param_state, is_early in zip(self.param_states, early, strict=True):
-            param_state.collect_unreduced(is_early)
+        have_unreduced = [each for group in self._groups for each in group.collect_unreduced()]
         self._reducers.end()
         if self.param_states:
             self.wrapper.check_reductions()
-            self._agree_on_gradients()
+            self._agree_on_gradients(have_unreduced)
         for statistics in self._statistics:
             statistics.average(backward.weight)
 
-    def _agree_on_gradients(self) -> None:
-        """Reduce what any rank has, and remove what no rank has; collective."""
+    def _agree_on_gradients(self, have_unreduced: list[bool]) -> None:
+        """Reduce what any rank has, and remove what no rank has; collective.
+
+        Args:
+            have_unreduced: which parameters have a gradient on this rank that is not reduced yet.
+        """
         states = self.param_states
-        have_grad = [s.has_grad for s in states]
-        have_unreduced = [s.unreduced_grad is not None for s in states]
+        have_grad = [each for group in self._groups for each in group.has_grad]
         flags = all_reduce_flags(have_grad + have_unreduced)
-        for state, has_grad in zip(states, flags, strict=False):
-            if not has_grad and state.had_no_grad:
-                state.set_grad(None)  # FSDP2 has reduced zeros
-        for index, has_unreduced in enumerate(flags[len(states) :]):
+        remaining = iter(flags)
+        for group in self._groups:
+            group_flags = [*islice(remaining, len(group.param_states))]
+            for index in group.had_no_grad:
+                if not group_flags[index]:
+                    group.param_states[index].set_grad(None)  # FSDP2 has reduced zeros
+        for state, has_unreduced in zip(states, remaining, strict=True):
             if has_unreduced:
-                states[index].reduce_unreduced()
+                state.reduce_unreduced()
 
     def finish(self) -> None:
         """Gather all objects of the cell; collective."""
@@ -161,6 +158,7 @@ class FullyShardedDataParallel(ShardedStrategy):
         if self._wrapper is not None:
             self._wrapper.close()
             self._wrapper.param_states = []
+            self._wrapper.groups = []
 
 
 class HybridSharding(FullyShardedDataParallel):

@@ -31,6 +31,7 @@ from nbmgpu.strategies.sharding.parameter_storage import FreedStorage
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 from nbmgpu.strategies.strategy_options import StrategyOptions
 
+from .communication import AllGather, ReduceScatter
 from .forward_hooks import spare_python_time
 from .fsdp_param import CellFSDPParam, FSDPParamState
 from .fsdp_param_group import CellFSDPParamGroup
@@ -47,6 +48,7 @@ class FSDPWrapper:
         replica_group: the ranks that hold the same rows; None if there are no replicas.
         calls: the calls of sharded modules, by ``id`` of the module.
         param_states: all sharded parameters, in the same order on all ranks.
+        groups: the groups that have them, in that order.
         call_order: checks that ranks issue the same collectives.
     """
 
@@ -82,6 +84,7 @@ class FSDPWrapper:
         self.offload = pinned if options.cpu_offload else OffloadPolicy()
         self.calls: dict[int, ModuleCall] = {}
         self.param_states: list[FSDPParamState] = []
+        self.groups: list[CellFSDPParamGroup] = []
         self.patches = PatchStack()
         self.freed_storage = freed_storage
         self.call_order = CallOrderCheck(
@@ -139,6 +142,11 @@ class FSDPWrapper:
                 group.__class__ = CellFSDPParamGroup
                 group.reduced, group.position = self._reduced, len(self.calls) + len(param_states)
                 group.shard_group, group.replica_group = self.shard_group, self.replica_group
+                if self.mesh.device_type == "cpu":
+                    group._all_gather_comm, group._reduce_scatter_comm = (
+                        AllGather(),
+                        ReduceScatter(),
+                    )
                 for fsdp_param in group.fsdp_params:
                     fsdp_param.__class__ = CellFSDPParam
                     info = fsdp_param._module_info
@@ -148,10 +156,14 @@ class FSDPWrapper:
                     split = layouts.get(original)
                     fsdp_param.param_state = FSDPParamState(original, fsdp_param, group, split)
                     param_states.append(fsdp_param.param_state)
+                group.param_states = [p.param_state for p in group.fsdp_params]
+                group.in_graphs = [s for s in group.param_states if s.is_in_graph]
+                group.unsharded, group.unsharded_places = [], []
+                self.groups.append(group)
                 group.places = [
-                    (module._parameters, name, fsdp_param.param_state)
-                    for fsdp_param in group.fsdp_params
-                    for module, name in fsdp_param.places()
+                    (module._parameters, name, state.parameter)
+                    for state in group.param_states
+                    for module, name in state.fsdp_param.places()
                 ]
                 group.register(unsharded=False)
         root._lazy_init()

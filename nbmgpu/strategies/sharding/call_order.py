@@ -21,7 +21,7 @@ from nbmgpu.strategies.shared_memory import number_stream
 from nbmgpu.system.shared_memory import STREAM_LENGTH
 
 if TYPE_CHECKING:
-    from nbmgpu.strategies.shared_memory.all_reduce import SharedMemoryAllReduce
+    from nbmgpu.strategies.shared_memory.collectives import SharedMemoryCollectives
 
 TIMEOUT = timedelta(minutes=5)
 """How long a rank waits for the others at the same call."""
@@ -107,7 +107,7 @@ class CallOrderCheck:
         self._compare(position, positions, name)
 
     def _compare_in_memory(
-        self, shared: SharedMemoryAllReduce, position: int, name: str, wait: bool
+        self, shared: SharedMemoryCollectives, position: int, name: str, wait: bool
     ) -> None:
         stream = shared.call_order
         difference = stream.check(_number_of(position), wait)

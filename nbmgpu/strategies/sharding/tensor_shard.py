@@ -13,11 +13,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from .chunks import chunk_size
+from nbmgpu.strategies.all_gather import all_gather, reduce_scatter
 
-# Torch before 2.12 has them under other names.
-all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+from .chunks import chunk_size
 
 
 class TensorLayout(ABC):
@@ -126,7 +124,7 @@ class ShardLayout(TensorLayout):
         world_size, size = dist.get_world_size(self.group), self.shape[self.dim]
         own = self._padded(part.to(device), self.chunk_size).contiguous()
         gathered = own.new_empty((world_size * own.shape[0], *own.shape[1:]))
-        all_gather_single(gathered, own, group=self.group)
+        all_gather(gathered, own, self.group)
         if self.dim:  # rows are copied as they are, much faster than by a transposition
             gathered = torch.cat(gathered.chunk(world_size), self.dim)
         if gathered.shape[self.dim] != size:
@@ -143,7 +141,7 @@ class ShardLayout(TensorLayout):
         parts = padded.chunk(world_size, self.dim)
         rows = torch.cat(parts).contiguous() if self.dim else padded.contiguous()
         own = rows.new_empty(parts[0].shape)
-        reduce_scatter_single(own, rows, group=self.group)
+        reduce_scatter(own, rows, self.group)
         return own.narrow(self.dim, 0, self.part_size)
 
     def _padded(self, tensor: Tensor, size: int) -> Tensor:
