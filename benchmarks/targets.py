@@ -18,7 +18,7 @@ from .measure import (
     ratio,
 )
 from .tools import TOOLS
-from .workloads import model_parallel, node_launch, nodes, steps
+from .workloads import model_parallel, node_launch, nodes, python_time, steps
 from .workloads.transfer import (
     ALL_TOOLS,
     FIRST_RUN,
@@ -112,6 +112,11 @@ def value(workload: str) -> Callable[[Medians], float]:
 def constant(limit: float) -> Callable[[Medians], float]:
     """Return a limit that does not depend on the measurements."""
     return lambda medians: limit
+
+
+def beyond_by_hand(workload: str) -> Callable[[Medians], float]:
+    """Return the function that gives what nbmgpu's median exceeds that of the code by hand by."""
+    return lambda medians: medians.of(workload) - medians.of(workload, BY_HAND)
 
 
 def within(workload: str, seconds: float, what: str) -> Target:
@@ -218,6 +223,10 @@ TARGETS = (
     against("a step, tiny net", 1.05, "a step of a tiny net"),
     against("a step, medium net", 1.01, "a step of a medium net"),
     *(against(f"a step, {net.name}", 1.5, f"a step of {net.name}") for net in steps.EXACT[1:]),
+    *(
+        Target(f"{workload}, beyond by hand, µs", beyond_by_hand(workload), constant(limit))
+        for workload, limit in python_time.LIMITS.items()
+    ),
     *(
         Target(
             f"{model_parallel.workload(case)}, ratio to by hand",

@@ -1,4 +1,4 @@
-"""A step under tp, pp, sp and fsdp+tp, compared with the same parallelism written by hand."""
+"""A step under tp, pp, sp, fsdp and fsdp+tp, compared with the same strategy written by hand."""
 
 from __future__ import annotations
 
@@ -113,6 +113,22 @@ parallelize_module(model, mesh["tp"], plan)
 parameters = list(model.parameters())
 """
 
+FSDP_SETUP = """
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+for block in model.blocks:
+    fully_shard(block)
+fully_shard(model)
+parameters = list(model.parameters())
+"""
+
+FSDP_STEP = """
+x, y = (each.chunk({ranks})[dist.get_rank()] for each in (x, y))
+loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+loss.backward()
+dist.all_reduce(loss := loss.detach() / {ranks})
+"""
+
 FSDP_TP_SETUP = f"""{TP_SETUP}
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
@@ -204,6 +220,8 @@ CASES = (
     Case("pp", "ScheduleGPipe", PP_SETUP, PP_STEP, Net(1024, 8, 8, 64)),
     Case("sp", "DeepSpeed's DistributedAttention", SP_SETUP, SP_STEP, Net(512, 4, 1, 1024)),
     Case("sp", "DeepSpeed's DistributedAttention", SP_SETUP, SP_STEP, Net(512, 4, 1, 2048)),
+    Case("fsdp", "fully_shard", FSDP_SETUP, FSDP_STEP, Net(512, 4, 8, 128)),
+    Case("fsdp", "fully_shard", FSDP_SETUP, FSDP_STEP, Net(1024, 4, 4, 128)),
     Case(
         "fsdp+tp", "fully_shard, parallelize_module", FSDP_TP_SETUP, FSDP_TP_STEP,
         Net(512, 4, 8, 128), ranks=4,

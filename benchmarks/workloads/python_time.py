@@ -79,6 +79,10 @@ TENSORS = (4, 100, 400)
 """Numbers of parameter tensors."""
 
 
+FIXED_LIMIT, LIMIT_PER_TENSOR = 50, 2
+"""Microseconds beyond the code by hand, at most."""
+
+
 def measure(rounds: int) -> list[Result]:
     """Measure each strategy and the code by hand in turn, with tiny tensors."""
     results: list[Result] = []
@@ -109,3 +113,11 @@ def _ours(kernel: Kernel, make: str, case: Case) -> float:
 def _by_hand(kernel: Kernel, make: str, case: Case) -> float:
     output = kernel.run(SCRIPT.format(make=make, by_hand=case.by_hand)).text
     return float(json.loads(output.split("took")[-1].splitlines()[0]))
+
+
+LIMITS = {
+    workload_of(case, tensors): FIXED_LIMIT + LIMIT_PER_TENSOR * tensors
+    for case in CASES
+    for tensors in TENSORS
+}
+"""The limit of each table, in microseconds beyond the code by hand."""
