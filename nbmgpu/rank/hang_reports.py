@@ -80,7 +80,7 @@ class HangReports:
 
 def shared_memory_collective() -> Collective | None:
     """Return the collective through shared memory that this process waits in, if it does."""
-    module = sys.modules.get("nbmgpu.strategies.all_reduce")
+    module = sys.modules.get("nbmgpu.strategies.collectives")
     shared = module and module.shared
     return None if shared is None else _as_collective(shared.pending())
 

@@ -30,7 +30,7 @@ import torch.distributed as dist
 
 from nbmgpu.runs.folder import HANDLING_FILE, HOLDING_FILE, INTERRUPT_GRACE, INTERRUPTED_FILE
 from nbmgpu.runs.stacks import CELL_FILE_MARK
-from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies import collectives
 from nbmgpu.system.signals import leave_to_head
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
@@ -196,7 +196,7 @@ def _send(received: bool) -> Callable[[], bool]:
 
     On the CPU, so that no rank waits for a GPU.
     """
-    if (memory := all_reduce.shared_memory()) is not None:
+    if (memory := collectives.shared_memory()) is not None:
         stream = memory.interrupts
         stream.publish(received)
         position = stream.position

@@ -15,7 +15,7 @@ from nbmgpu.runs.events import Started, Status
 from nbmgpu.runs.failure import INTERRUPTED, UNREPORTED
 from nbmgpu.runs.held_ranks import mark_held
 from nbmgpu.runs.run import MANY_RANKS, Run
-from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies import collectives
 from nbmgpu.strategies.shared_memory.collectives import SharedMemoryCollectives
 from nbmgpu.system.parent_death import die_with_parent
 from nbmgpu.system.processes import own_process
@@ -51,7 +51,7 @@ def run_rank(run: Run, environment: RankEnvironment) -> NoReturn:
     rank = environment.rank
     environment.apply()
     if environment.shared_memory is not None:
-        all_reduce.shared = SharedMemoryCollectives(environment.shared_memory, rank)
+        collectives.shared = SharedMemoryCollectives(environment.shared_memory, rank)
     code = 1
     try:
         if environment.parent is not None:

@@ -11,14 +11,13 @@ notebooks, files or widgets.
 - ``ddp``, ``zero1``, ``dp``, ``none``; ``fsdp/`` (also ``hsdp``, ``zero2``, ``fsdp+tp``), ``tp/``,
   ``pp/`` (also ``tp+pp``, ``fsdp+pp``, ``fsdp+tp+pp``), ``sp/`` (also ``cp``), ``mp/`` and
   ``deepspeed/``.
-- Gradients: ``unit_reducers`` has a ``reducer`` per unit, which averages ``buckets`` by
-  ``all_reduce``, on one machine through ``shared_memory/``, with ``reduction_extras`` in the last
-  one; ``used_parameters`` finds which gradients are new, ``gradient_views`` makes them views;
-  ``scalars`` are weights that may be on a GPU.
+- ``collectives``: of CPU ranks on one machine through ``shared_memory/``.
+- Gradients: ``unit_reducers`` has a ``reducer`` per unit, which averages ``buckets``, with
+  ``reduction_extras`` in the last one; ``used_parameters`` finds which gradients are new,
+  ``gradient_views`` makes them views; ``scalars`` are weights that may be on a GPU.
 - ``replication``: initial values and running statistics; ``trainable``: what is trained now.
-- ``sharding/``: sharded parameters that look like full tensors, whose parts ``all_gather``
-  exchanges; ``sharded_state``: sharded optimizer states; ``per_parameter``: can an optimizer be
-  sharded?
+- ``sharding/``: sharded parameters that look like full tensors; ``sharded_state``: sharded
+  optimizer states; ``per_parameter``: can an optimizer be sharded?
 - ``forward_patch``: wrappers around the forward pass of chosen modules.
 - Trials of layers: ``module_copy``, ``generators``, ``checkpoint``, ``outcome``, ``rnn_weights``,
   ``recorded_outputs``, ``caching_configs``.

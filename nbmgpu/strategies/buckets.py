@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from . import all_reduce
+from . import collectives
 from .reduction_extras import extras_size, make_extras
 from .scalars import Scalar
 
@@ -127,7 +127,7 @@ class Bucket:
                 # In place: a copy of a bucket here would be a rank's peak memory.
                 self.gradients.masked_fill_(weight == 0, 0.0)
         self.sent = self.flat if self.comm_dtype is None else self.flat.to(self.comm_dtype)
-        self.work = all_reduce.all_reduce(self.sent, group)
+        self.work = collectives.all_reduce(self.sent, group)
 
     def _in_one_pass(self) -> bool:
         """Whether to compute while copying: one pass over a CPU's memory, not two.

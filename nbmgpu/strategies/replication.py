@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from . import all_reduce
+from . import collectives
 from .scalars import Scalar
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class RunningStatistics:
         double = any(b.dtype == torch.float64 for b in changed)
         wide = torch.float64 if double else torch.float32  # half precision has too few digits
         flat = torch.cat([b.reshape(-1).to(wide) for b in changed]) * weight
-        all_reduce.all_reduce(flat, self._group).wait()
+        collectives.all_reduce(flat, self._group).wait()
         for buffer, part in zip(changed, flat.split([b.numel() for b in changed]), strict=True):
             # Another graph of this step may have saved statistics, and does not read them.
             target = buffer.data if id(buffer) in normalized else buffer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from . import all_reduce
+from . import collectives
 from .reducer import Reducer, ReducerOptions
 from .trainable import Trainable
 
@@ -73,7 +73,7 @@ class UnitReducers:
         reached = [reducer.find_used() for reducer in self._reducers]
         if len(self._reducers) > 1 and any(reached):
             anywhere = torch.tensor(reached, dtype=torch.float32)  # on the CPU: no GPU has to wait
-            all_reduce.all_reduce(anywhere, self._options.group).wait()
+            collectives.all_reduce(anywhere, self._options.group).wait()
             reached = [bool(number) for number in anywhere.tolist()]
         for reducer, is_reached in zip(self._reducers, reached, strict=True):
             if is_reached:

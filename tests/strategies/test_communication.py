@@ -25,7 +25,7 @@ CHECKS = 1024
 
 EACH_COLLECTIVE = """
 import torch, torch.distributed as dist
-from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies import collectives
 from nbmgpu.strategies.communication import counter
 rank, sent, collectives = dist.get_rank(), {}, counter.collectives
 
@@ -42,7 +42,7 @@ def point_to_point():
 eight, sixteen = torch.ones(8), torch.ones(16)
 halves = [torch.empty(8), torch.empty(8)]
 count("all_reduce", lambda: dist.all_reduce(eight))
-count("shared", lambda: all_reduce.all_reduce(eight).wait())
+count("shared", lambda: collectives.all_reduce(eight).wait())
 count("all_gather", lambda: dist.all_gather(halves, eight))
 count("all_gather_into", lambda: dist.all_gather_into_tensor(torch.empty(16), eight))
 count("reduce_scatter", lambda: dist.reduce_scatter_tensor(torch.empty(8), sixteen))

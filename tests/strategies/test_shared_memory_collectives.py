@@ -8,24 +8,24 @@ from nbmgpu.errors import RankError
 AGAINST_THE_GROUP = """
 import torch, torch.distributed as dist
 from nbmgpu.system.shared_memory import SLOT_BYTES
-from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies import collectives
 wrong, rank = [], dist.get_rank()
 for count in (1, 7, SLOT_BYTES // 4, SLOT_BYTES // 4 + 1, 3 * SLOT_BYTES // 4 - 5):
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64):
         generator = torch.Generator().manual_seed(rank)
         mine = torch.randint(0, 50, (count,), generator=generator).to(dtype)
         groups = mine.clone()
-        all_reduce.all_reduce(mine).wait()
+        collectives.all_reduce(mine).wait()
         dist.all_reduce(groups)
         if not torch.equal(mine, groups):
             wrong.append((count, dtype))
-through_memory = all_reduce.shared is not None
+through_memory = collectives.shared is not None
 """
 
 PARTS_AGAINST_THE_GROUP = """
 import torch, torch.distributed as dist
 from nbmgpu.system.shared_memory import SLOT_BYTES
-from nbmgpu.strategies import all_gather, all_reduce
+from nbmgpu.strategies import collectives
 wrong, rank, ranks = [], dist.get_rank(), dist.get_world_size()
 for count in (0, 1, 7, SLOT_BYTES // 4 + 1, 3 * SLOT_BYTES // 4 - 5):
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64):
@@ -35,21 +35,21 @@ for count in (0, 1, 7, SLOT_BYTES // 4 + 1, 3 * SLOT_BYTES // 4 - 5):
         dist.all_reduce(reduced)
         wanted = reduced.chunk(ranks)[rank] if count else reduced
         own = torch.empty(count, dtype=dtype)
-        all_gather.reduce_scatter(own, full)
-        all_gather.all_gather(gathered, own)
+        collectives.reduce_scatter(own, full)
+        collectives.all_gather(gathered, own)
         in_place = torch.empty_like(full)
         place = in_place.narrow(0, rank * count, count).copy_(own)
-        all_gather.all_gather(in_place, place)
+        collectives.all_gather(in_place, place)
         if not (torch.equal(own, wanted) and torch.equal(gathered, reduced)):
             wrong.append((count, dtype))
         if not torch.equal(in_place, reduced):
             wrong.append((count, dtype, "in place"))
-through_memory = all_reduce.shared is not None
+through_memory = collectives.shared is not None
 """
 
 IN_DISORDER = """
 import random, time, torch, torch.distributed as dist
-from nbmgpu.strategies import all_gather, all_reduce
+from nbmgpu.strategies import collectives
 rank, ranks, wrong = dist.get_rank(), dist.get_world_size(), 0
 sizes, pauses = random.Random(0), random.Random(rank + 1)
 for turn in range(1500):
@@ -58,36 +58,36 @@ for turn in range(1500):
     gathered, part = torch.empty(ranks * size), torch.empty(size)
     if pauses.random() < 0.05:
         time.sleep(pauses.random() / 500)
-    all_gather.all_gather(gathered, mine)
-    all_gather.reduce_scatter(part, gathered)
-    all_reduce.all_reduce(mine).wait()
+    collectives.all_gather(gathered, mine)
+    collectives.reduce_scatter(part, gathered)
+    collectives.all_reduce(mine).wait()
     wrong += int((mine != ranks * turn + ranks * (ranks - 1) / 2).sum())
     wrong += int((part != ranks * (turn + rank)).sum())
 """
 
 OF_ANOTHER_SIZE = """
 import torch, torch.distributed as dist
-from nbmgpu.strategies import all_reduce
-all_reduce.all_reduce(torch.ones(4 + dist.get_rank())).wait()
+from nbmgpu.strategies import collectives
+collectives.all_reduce(torch.ones(4 + dist.get_rank())).wait()
 """
 
 OTHER_COLLECTIVES = """
 import torch, torch.distributed as dist
-from nbmgpu.strategies import all_gather, all_reduce
+from nbmgpu.strategies import collectives
 if dist.get_rank() == 0:
-    all_reduce.all_reduce(torch.ones(4)).wait()
+    collectives.all_reduce(torch.ones(4)).wait()
 else:
-    all_gather.all_gather(torch.ones(8), torch.ones(4))
+    collectives.all_gather(torch.ones(8), torch.ones(4))
 """
 
 IN_A_CHILD = """
 import os, torch
 from nbmgpu.errors import RankError
-from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies import collectives
 pid = os.fork()
 if pid == 0:
     try:
-        all_reduce.all_reduce(torch.ones(1)).wait()
+        collectives.all_reduce(torch.ones(1)).wait()
     except RankError:
         os._exit(7)
     os._exit(0)
@@ -96,7 +96,7 @@ code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 INTERRUPTED = """
 import signal, time, torch, torch.distributed as dist
-from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies import collectives
 
 def interrupt(*_):
     raise TimeoutError
@@ -108,25 +108,25 @@ else:
     signal.setitimer(signal.ITIMER_REAL, 0.2)
 for turn in range(2):
     try:
-        all_reduce.all_reduce(torch.ones(1)).wait()
+        collectives.all_reduce(torch.ones(1)).wait()
     except TimeoutError:
         pass
 """
 
 WITHOUT_A_GROUP = """
 import torch, torch.distributed as dist
-from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies import collectives
 if dist.get_rank() == 0:
-    all_reduce.all_reduce(torch.ones(4)).wait()
+    collectives.all_reduce(torch.ones(4)).wait()
 else:
     dist.destroy_process_group()
 """
 
 ALONE = """
 import torch, torch.distributed as dist
-from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies import collectives
 if dist.get_rank() == 0:
-    all_reduce.all_reduce(torch.ones(4)).wait()
+    collectives.all_reduce(torch.ones(4)).wait()
 """
 
 

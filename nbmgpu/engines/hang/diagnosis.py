@@ -20,7 +20,7 @@ LOCK = re.compile(r"\.acquire\(|\bwith\b.*lock|\.wait\(|\.join\(|\.result\(|\.ge
 LOADER_FILE = re.compile(r"torch[/\\]utils[/\\]data[/\\]dataloader\.py$")
 COLLECTIVE_FILE = re.compile(
     r"torch[/\\]distributed[/\\](distributed_c10d|_functional_collectives)\.py$"
-    r"|nbmgpu[/\\]strategies[/\\]all_(reduce|gather)\.py$"
+    r"|nbmgpu[/\\]strategies[/\\]collectives\.py$"
 )
 EXCHANGE_FILE = re.compile(r"nbmgpu[/\\]strategies[/\\]shared_memory[/\\]number_stream\.py$")
 STORE_FILE = re.compile(r"nbmgpu[/\\]rank[/\\]store[/\\]")

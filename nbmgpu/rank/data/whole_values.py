@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nbmgpu.serialization.joined_parts import join_columns
 from nbmgpu.serialization.value_tree import ValueTree
-from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies import collectives
 from nbmgpu.strategies.sharded_state import gather_objects
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def make_whole(
         RankError: another rank takes more backward passes.
     """
     # On the way of the gradients: if another rank still reduces some, both are told so there.
-    all_reduce.all_reduce(torch.zeros(1), rank_info.dp_group).wait()
+    collectives.all_reduce(torch.zeros(1), rank_info.dp_group).wait()
     held = {name: variables[name] for name in names if name in variables}
     parts = last_batches.part_of(held) or {}
     known = last_batches.names_in(held).items()

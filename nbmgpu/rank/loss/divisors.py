@@ -17,7 +17,7 @@ import torch
 
 from nbmgpu.rank.reporting import notices
 from nbmgpu.rank.reporting.recorder import Recorder
-from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies import collectives
 
 from .masked_sums import NEGLIGIBLE
 
@@ -151,7 +151,7 @@ class DivisorComparison:
         own_row = 1 + 2 * self._dp_rank
         table[own_row, : len(found)] = torch.tensor([d.value for d in found], dtype=torch.float64)
         table[own_row + 1, : len(found)] = 1.0
-        all_reduce.all_reduce(table, self._dp_group).wait()
+        collectives.all_reduce(table, self._dp_group).wait()
         values, present = table[1::2], table[2::2] > 0
         meanings: list[Meaning] = []
         for index in range(len(found)):

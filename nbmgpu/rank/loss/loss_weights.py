@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmgpu.strategies.all_reduce import all_reduce
 from nbmgpu.strategies.base import Backward
+from nbmgpu.strategies.collectives import all_reduce
 from nbmgpu.strategies.scalars import Scalar, as_scalar
 
 if TYPE_CHECKING:

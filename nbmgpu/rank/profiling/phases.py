@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.profiler import record_function
 
-from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies import collectives
 
 if TYPE_CHECKING:
     from nbmgpu.rank.data.loader_patch import LoaderPatch
@@ -62,9 +62,9 @@ def name_phases(
     methods.wrap(strategy, "end_backward", functools.partial(_named, REDUCE))
     methods.wrap(strategy, "clip_grad_norm", functools.partial(_named, CLIP))
     methods.wrap(strategy, "step", functools.partial(_named, STEP))
-    if all_reduce.shared is not None:  # torch's profiler sees the other collectives by itself
+    if collectives.shared is not None:  # torch's profiler sees the other collectives by itself
         for method, phase in COLLECTIVES.items():
-            methods.wrap(all_reduce.shared, method, functools.partial(_named, phase))
+            methods.wrap(collectives.shared, method, functools.partial(_named, phase))
 
 
 def _named(phase: str, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch.distributed as dist
 
 from nbmgpu.errors import RankError, step_mismatch_message
-from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies import collectives
 
 from . import desync
 from .default_store import default_store, use_prefix
@@ -146,8 +146,8 @@ def mark_finished() -> None:
         RankError: another rank is in a step that this one has not done.
     """
     try:
-        if all_reduce.shared is not None:
-            all_reduce.shared.leave()
+        if collectives.shared is not None:
+            collectives.shared.leave()
     finally:
         _tell_waiting_ranks()
 
@@ -193,8 +193,8 @@ def begin_run(run_id: str) -> None:
     use_prefix(run_id)
     _broadcasts = _barriers = _sums = 0
     _calls.clear()
-    if all_reduce.shared is not None:
-        all_reduce.shared.rejoin()
+    if collectives.shared is not None:
+        collectives.shared.rejoin()
     barrier()
 
 

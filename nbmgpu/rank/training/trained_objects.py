@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.rank.frameworks.own_distribution import distributes_by_itself, refuse_distributed
-from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies import collectives
 
 from . import user_hooks
 from .optimizer_registry import training
@@ -117,7 +117,7 @@ class TrainedObjects:
     def _keep_flags_of_all_ranks(self, flags: Tensor) -> None:
         """Set each flag, in place, to whether it is 1 on all ranks; shape (n,), each 0 or 1."""
         if self._shards_data:
-            all_reduce.all_reduce(flags).wait()
+            collectives.all_reduce(flags).wait()
             flags.copy_(flags == self.strategy.world_size)
 
     def is_training(self) -> bool:

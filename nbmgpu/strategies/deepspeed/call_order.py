@@ -7,7 +7,7 @@ wait for each other forever, or mix up their data.
 from __future__ import annotations
 
 from nbmgpu.errors import SAME_STEPS_HINT, StrategyError, format_message
-from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies import collectives
 from nbmgpu.strategies.shared_memory.number_stream import END
 
 FORWARD = 1 << 39
@@ -53,12 +53,12 @@ def check_same_on_all_ranks(number: int, message: Message, wait: bool = False) -
         StrategyError: with ``message``, if another rank has another number; with
             ``DIFFERENT_MODULES``, if a rank is at a module inside a forward pass.
     """
-    if (memory := all_reduce.shared) is not None:
+    if (memory := collectives.shared) is not None:
         if (difference := memory.call_order.check(number, wait)) is None:
             return
         numbers = [difference.own, *difference.others]
     else:
-        numbers = all_reduce.gather_numbers(number)
+        numbers = collectives.gather_numbers(number)
     if max(numbers) != min(numbers):
         inside_forward = min(numbers) < LARGEST_MODULE
         raise StrategyError(format_message(*(DIFFERENT_MODULES if inside_forward else message)))

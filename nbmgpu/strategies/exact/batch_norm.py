@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from nbmgpu.patches import PatchStack
-from nbmgpu.strategies.all_reduce import all_reduce
+from nbmgpu.strategies.collectives import all_reduce
 from nbmgpu.strategies.sequence.region import Region
 from nbmgpu.strategies.sharding.collectives import replicate_input, sum_partials
 

@@ -19,7 +19,7 @@ from torch.distributed import ProcessGroup
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from nbmgpu.environment import random_state
-from nbmgpu.strategies.all_reduce import all_reduce
+from nbmgpu.strategies.collectives import all_reduce
 from nbmgpu.strategies.module_copy import kept_module_state
 from nbmgpu.strategies.outcome import Outcome, detached_copy, versions_of, without_graph
 from nbmgpu.strategies.sequence.region import NotSplittableError

@@ -76,8 +76,10 @@ class FSDPParamState(ParamState):
 
     def set_local_grad(self, grad: Tensor | None) -> None:
         """Replace this rank's rows of the gradient."""
-        sharded = None if grad is None else self.fsdp_param.to_sharded_dtensor(grad)
-        self.sharded_param().grad = sharded
+        if grad is None:
+            self.fsdp_param.clear_sharded_grad()
+        else:
+            self.sharded_param().grad = self.fsdp_param.to_sharded_dtensor(grad)
 
     def set_requires_grad(self, requires_grad: bool) -> None:
         """Set whether FSDP2's parameter requires a gradient."""
@@ -171,13 +173,19 @@ class CellFSDPParam(FSDPParam):
     def to_sharded_dtensor(self, tensor: Tensor) -> Any:
         """Return ``tensor``, this rank's rows of the gradient, as a DTensor.
 
-        It is the same object each time, as only the sharded parameter refers to it: a new one takes
-        5 us.
+        It is the same object each time, as only the sharded parameter and this object refer to it:
+        a new one takes 5 us.
         """
         if self._sharded_grad is None:
             self._sharded_grad = super().to_sharded_dtensor(tensor)
         self._sharded_grad._local_tensor = tensor
         return self._sharded_grad
+
+    def clear_sharded_grad(self) -> None:
+        """Remove the gradient, and free its memory."""
+        self.sharded_param.grad = None
+        if self._sharded_grad is not None:
+            self._sharded_grad._local_tensor = None
 
     def _setattr_on_modules(self, param: nn.Parameter) -> None:
         if self.param_state is None:

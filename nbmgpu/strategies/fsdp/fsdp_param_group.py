@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,9 +19,7 @@ class CellFSDPParamGroup(FSDPParamGroup):
     """The parameters of one unit.
 
     Attributes:
-        position: number of the group, the same on all ranks.
-        reduced: positions of the groups that this backward pass has reduced, in order; shared by
-            all groups.
+        on_reduction: called when FSDP2 reduces its gradients.
         param_states: the states of its parameters; lists of flags have the same order.
         in_graphs: those whose parameters graphs from before they were sharded lead to.
         unsharded: FSDP2's unsharded parameters, which it keeps from the first all-gather on.
@@ -38,8 +37,7 @@ class CellFSDPParamGroup(FSDPParamGroup):
     """
 
     fsdp_params: list[CellFSDPParam]  # type: ignore[assignment]
-    position: int
-    reduced: list[int]
+    on_reduction: Callable[[], None]
     param_states: list[FSDPParamState]
     in_graphs: list[FSDPParamState]
     unsharded: list[Tensor]
@@ -51,6 +49,19 @@ class CellFSDPParamGroup(FSDPParamGroup):
     shows_unsharded: bool | None = None
     shard_group: ProcessGroup | None
     replica_group: ProcessGroup | None
+
+    def hold(self, param_states: list[FSDPParamState]) -> None:
+        """Register the cell's parameters, whose states these are, on the modules."""
+        self.param_states = param_states
+        self.in_graphs = [state for state in param_states if state.is_in_graph]
+        self.unsharded, self.unsharded_places = [], []
+        self.places = [
+            (module._parameters, name, state.parameter)
+            for state in param_states
+            for module, name in state.fsdp_param.places()
+        ]
+        self.register(unsharded=False)
+        self.begin_backward()
 
     def _register_state_dict_hooks(self) -> None:
         pass  # the cell saves and loads full tensor views
@@ -88,7 +99,7 @@ class CellFSDPParamGroup(FSDPParamGroup):
             self._add_zeros(found)
         if found:
             self.has_grad = [*map(operator.or_, self.has_grad, found)]
-        self.reduced.append(self.position)
+        self.on_reduction()
         super().post_backward(*unused)
 
     def _add_zeros(self, found: list[bool]) -> None:
@@ -122,7 +133,6 @@ class CellFSDPParamGroup(FSDPParamGroup):
                 param.grad = None
         if not self.has_unreduced:
             return [False] * len(self.param_states)
-        self.has_unreduced = False
         return [state.unreduced_grad is not None for state in self.param_states]
 
     def _to_sharded(self) -> None:
@@ -153,14 +163,10 @@ class CellFSDPParamGroup(FSDPParamGroup):
 
     def are_registered(self) -> bool:
         """Whether modules have these parameters, and not replacements of the cell."""
-        shown = self.unsharded_places if self.shows_unsharded else self.places
-        return _are_registered(shown)
+        places = self.unsharded_places if self.shows_unsharded else self.places
+        return all(parameters.get(name) is shown for parameters, name, shown in places)
 
     def reshard_stale(self) -> None:
         """Reshard after the rows have changed, so that they are gathered again."""
         if self.is_unsharded and not is_bw():
             self._to_sharded()
-
-
-def _are_registered(places: list[tuple[dict[str, Any], str, Any]]) -> bool:
-    return all(parameters.get(name) is shown for parameters, name, shown in places)

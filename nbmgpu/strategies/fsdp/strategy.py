@@ -17,8 +17,8 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from nbmgpu.strategies import profiles
-from nbmgpu.strategies.all_reduce import all_reduce_flags
 from nbmgpu.strategies.base import Backward, RankContext
+from nbmgpu.strategies.collectives import all_reduce_flags
 from nbmgpu.strategies.mesh_sizes import DP, strategy_sizes
 from nbmgpu.strategies.profile import Profile
 from nbmgpu.strategies.reducer import ReducerOptions
@@ -145,6 +145,8 @@ class FullyShardedDataParallel(ShardedStrategy):
         for state, has_unreduced in zip(states, remaining, strict=True):
             if has_unreduced:
                 state.reduce_unreduced()
+        for group in self._groups:
+            group.has_unreduced = False
 
     def finish(self) -> None:
         """Gather all objects of the cell; collective."""

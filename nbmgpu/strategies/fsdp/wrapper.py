@@ -9,6 +9,7 @@ the cell's own parameter, as a ``ShardedParameter``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from nbmgpu.strategies.sharding.parameter_storage import FreedStorage
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
 from nbmgpu.strategies.strategy_options import StrategyOptions
 
-from .communication import AllGather, ReduceScatter
+from .collectives import AllGather, ReduceScatter
 from .forward_hooks import spare_python_time
 from .fsdp_param import CellFSDPParam, FSDPParamState
 from .fsdp_param_group import CellFSDPParamGroup
@@ -140,13 +141,9 @@ class FSDPWrapper:
         for state in states:
             for group in filter(None, [state._fsdp_param_group]):
                 group.__class__ = CellFSDPParamGroup
-                group.reduced, group.position = self._reduced, len(self.calls) + len(param_states)
+                position = len(self.calls) + len(param_states)
+                group.on_reduction = partial(self._reduced.append, position)
                 group.shard_group, group.replica_group = self.shard_group, self.replica_group
-                if self.mesh.device_type == "cpu":
-                    group._all_gather_comm, group._reduce_scatter_comm = (
-                        AllGather(),
-                        ReduceScatter(),
-                    )
                 for fsdp_param in group.fsdp_params:
                     fsdp_param.__class__ = CellFSDPParam
                     info = fsdp_param._module_info
@@ -156,16 +153,8 @@ class FSDPWrapper:
                     split = layouts.get(original)
                     fsdp_param.param_state = FSDPParamState(original, fsdp_param, group, split)
                     param_states.append(fsdp_param.param_state)
-                group.param_states = [p.param_state for p in group.fsdp_params]
-                group.in_graphs = [s for s in group.param_states if s.is_in_graph]
-                group.unsharded, group.unsharded_places = [], []
+                group.hold([p.param_state for p in group.fsdp_params])
                 self.groups.append(group)
-                group.places = [
-                    (module._parameters, name, state.parameter)
-                    for state in group.param_states
-                    for module, name in state.fsdp_param.places()
-                ]
-                group.register(unsharded=False)
         root._lazy_init()
         for module, state in zip((*plan.units, plan.root), states, strict=True):
             position = len(self.calls)
@@ -183,6 +172,10 @@ class FSDPWrapper:
             module, mesh=self.mesh, reshard_after_forward=reshard, mp_policy=policy,
             offload_policy=self.offload, ignored_params=replicated,
         )  # fmt: skip
+        sharded: Any = module  # an FSDPModule now
+        if self.mesh.device_type == "cpu" and hasattr(sharded, "set_custom_reduce_scatter"):
+            sharded.set_custom_all_gather(AllGather())
+            sharded.set_custom_reduce_scatter(ReduceScatter())
         return fully_shard.state(module)  # type: ignore[attr-defined]
 
     def _restore_module(self, module: nn.Module, classes: dict[int, type]) -> Any:

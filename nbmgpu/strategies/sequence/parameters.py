@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from nbmgpu.strategies.all_reduce import all_reduce
+from nbmgpu.strategies.collectives import all_reduce
 from nbmgpu.strategies.rnn_weights import update_rnn_weights
 from nbmgpu.strategies.sharding.full_tensor_view import ShardedParameter
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from torch.distributed import ProcessGroup
 
 from nbmgpu.errors import SAME_STEPS_HINT, StrategyError, format_message
-from nbmgpu.strategies import all_reduce
+from nbmgpu.strategies import collectives
 from nbmgpu.strategies.shared_memory import number_stream
 from nbmgpu.system.shared_memory import STREAM_LENGTH
 
@@ -97,11 +97,11 @@ class CallOrderCheck:
             RankError: a rank that this one waits for has finished the cell.
         """
         name = name or NAMES[position]
-        if self.in_memory and all_reduce.shared is not None:
-            self._compare_in_memory(all_reduce.shared, position, name, wait)
+        if self.in_memory and collectives.shared is not None:
+            self._compare_in_memory(collectives.shared, position, name, wait)
             return
         try:
-            positions = all_reduce.gather_numbers(position, self.group)
+            positions = collectives.gather_numbers(position, self.group)
         except RuntimeError as error:
             raise self._different_modules(name) from error
         self._compare(position, positions, name)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from nbmgpu.strategies.all_reduce import all_reduce
+from nbmgpu.strategies.collectives import all_reduce
 
 from .chunks import chunk_sizes
 from .tensor_shard import ShardLayout, TensorLayout

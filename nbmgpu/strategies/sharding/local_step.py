@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ from nbmgpu.strategies.per_parameter import nonzero_learning_rate, shapes_to_try
 from nbmgpu.strategies.saved_state import copied_state
 
 from .full_tensor_view import FullTensorView, ShardedParameter, full_view_of
+from .local_parameters import LocalGroup, LocalParameter
 from .param_state import ParamState
 from .tensor_shard import TensorShard
 
@@ -143,6 +143,7 @@ class LocalStep:
         """Shard the states under ``keys``, which have a value for each element."""
         self.keys = keys
         self._groups: list[LocalGroup] = []
+        self._locals: dict[int, LocalParameter] = {}
 
     def step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
         """Run ``plain()``, a step of ``optimizer``, with local parts instead of parameters."""
@@ -201,32 +202,33 @@ class LocalStep:
         """Replace parameters, gradients and states of the optimizer by local parts."""
         lists = [group["params"] for group in self.optimizer.param_groups]
         if not self._are_current(lists):
-            self._groups = [LocalGroup(parameters) for parameters in lists]
+            self._locals = {}
+            self._groups = [LocalGroup(parameters, self._locals) for parameters in lists]
+        for local in self._locals.values():
+            local.take_grad()
         for group in self._groups:
             group.swap_in()
         if self.optimizer.state:
-            by_parameter = {id(each.param_state.parameter): each for each in self._locals()}
-            self._replace_states(by_parameter, _to_part)
+            self._replace_states(self._locals, _to_part)
 
     def _are_current(self, lists: list[list[Any]]) -> bool:
         known = self._groups
-        return len(known) == len(lists) and all(map(LocalGroup.is_current, known, lists))
+        same = len(known) == len(lists) and all(map(LocalGroup.is_current, known, lists))
+        return same and all(local.is_current() for local in self._locals.values())
 
     def _swap_out(self) -> None:
         """Restore the parameters, and make the states full tensor views."""
         for group in self._groups:
             group.swap_out()
+        locals_ = self._locals.values()
         if self.optimizer.state:
-            self._replace_states({id(each.local): each for each in self._locals()}, _to_view)
+            self._replace_states({id(local.local): local for local in locals_}, _to_view)
         changed = set()
-        for each in self._locals():
-            each.copy_back()
-            changed.add(each.param_state.shard.on_change)
+        for local in locals_:
+            local.copy_back()
+            changed.add(local.param_state.shard.on_change)
         for on_change in changed:
             on_change()
-
-    def _locals(self) -> Iterator[LocalParameter]:
-        return (each for group in self._groups for each in group.locals)
 
     def _replace_states(
         self, by_key: dict[int, LocalParameter], convert: Callable[[Any, ParamState], Any]
@@ -240,89 +242,6 @@ class LocalStep:
                 for name in state.keys() & self.keys:
                     state[name] = convert(state[name], found.param_state)
             self.optimizer.state[key if found is None else found.other(key)] = state
-
-
-class LocalGroup:
-    """The parameters of one group of an optimizer, with local ones in place of sharded ones.
-
-    It serves for all steps, until the optimizer has other parameters, or these have other parts.
-
-    Attributes:
-        locals: the local parameters.
-    """
-
-    def __init__(self, parameters: list[Any]) -> None:
-        """Make local parameters for those of ``parameters``, the optimizer's list."""
-        self._parameters = parameters
-        self._originals = [*parameters]
-        self._replacements = [*parameters]
-        self.locals: list[LocalParameter] = []
-        for index, parameter in enumerate(parameters):
-            if isinstance(parameter, ShardedParameter):
-                self.locals.append(LocalParameter(parameter._param_state))
-                self._replacements[index] = self.locals[-1].local
-
-    def is_current(self, parameters: list[Any]) -> bool:
-        """Whether ``parameters`` are the same as before, with the same parts."""
-        same = parameters is self._parameters and len(parameters) == len(self._originals)
-        same = same and all(map(operator.is_, parameters, self._originals))
-        return same and all(each.is_current() for each in self.locals)
-
-    def swap_in(self) -> None:
-        """Replace sharded parameters in the optimizer's list."""
-        for each in self.locals:
-            each.take_grad()
-        self._parameters[:] = self._replacements
-
-    def swap_out(self) -> None:
-        """Restore the optimizer's list."""
-        self._parameters[:] = self._originals
-
-
-class LocalParameter:
-    """This rank's part of a parameter, as a plain parameter that an optimizer steps on.
-
-    Attributes:
-        param_state: of the sharded parameter.
-        part: this rank's part.
-        local: the parameter, which shares the memory of the part.
-        pointer: the address of that memory.
-        grad: the part's gradient, before the step.
-    """
-
-    def __init__(self, param_state: ParamState) -> None:
-        """Make a parameter of the part that ``param_state`` has now."""
-        self.param_state = param_state
-        self.part = param_state.shard.local
-        self.local = nn.Parameter(self.part.detach(), param_state.parameter.requires_grad)
-        self.pointer = self.part.data_ptr()
-        self.grad: Tensor | None = None
-
-    def is_current(self) -> bool:
-        """Whether the sharded parameter still has the same part, in the same place."""
-        part = self.param_state.shard.local
-        return part is self.part and part.data_ptr() == self.pointer
-
-    def take_grad(self) -> None:
-        """Give the local parameter the part's gradient."""
-        self.local.grad = self.grad = self.param_state.local_grad()
-
-    def other(self, key: Any) -> Any:
-        """Return the sharded parameter for the local one, and the reverse."""
-        return self.param_state.parameter if key is self.local else self.local
-
-    def copy_back(self) -> None:
-        """Copy changed parts and gradients back, also where the step has assigned new tensors."""
-        local = self.local
-        if local.data_ptr() != self.pointer:
-            self.part.detach().copy_(local.detach())
-            local.data = self.part.detach()
-        before, grad = self.grad, local.grad
-        if grad is None:
-            self.param_state.set_local_grad(None)
-        elif grad is not before and before is not None and grad.data_ptr() != before.data_ptr():
-            before.copy_(grad)
-        local.grad = self.grad = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from nbmgpu.strategies.all_gather import all_gather, reduce_scatter
+from nbmgpu.strategies.collectives import all_gather, reduce_scatter
 
 from .chunks import chunk_size
 

@@ -79,7 +79,6 @@ class SharedMemoryCollectives:
         self.flags = NumberStream(shared_memory, self.signals, FLAGS)
         self._shared_memory = shared_memory
         self._lines = shared_memory.lines()
-        self._known_slots: dict[tuple[int, torch.dtype], Tensor] = {}
         self._running: Operation | None = None
         self._sequence_number = 0
 
@@ -161,18 +160,14 @@ class SharedMemoryCollectives:
 
     def _slots(self, dtype: torch.dtype) -> Tensor:
         """Return the ranks' slots of this exchange, shape (world size, elements of a slot)."""
-        phase = self._sequence_number % PHASES
-        slots = self._known_slots.get((phase, dtype))
-        if slots is None:
-            ranks = self._shared_memory.world_size
-            slots = torch.frombuffer(
-                self._shared_memory.memory,
-                dtype=dtype,
-                count=ranks * SLOT_BYTES // dtype.itemsize,
-                offset=self._shared_memory.slots_at(phase),
-            ).view(ranks, -1)
-            self._known_slots[phase, dtype] = slots
-        return slots
+        ranks = self._shared_memory.world_size
+        slots = torch.frombuffer(
+            self._shared_memory.memory,
+            dtype=dtype,
+            count=ranks * SLOT_BYTES // dtype.itemsize,
+            offset=self._shared_memory.slots_at(self._sequence_number % PHASES),
+        )
+        return slots.view(ranks, -1)
 
     def _signal_arrival(self, content: int) -> None:
         line = self.rank * NUMBERS

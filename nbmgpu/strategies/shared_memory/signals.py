@@ -51,9 +51,9 @@ class RankSignals:
             RankError: it is.
         """
         if os.getpid() != self._pid:
-            what = "A backward pass runs in a child process of a rank, such as a DataLoader worker"
-            allowed = "Ranks average gradients in their main process"
-            raise RankError(format_message(what, allowed, "the backward pass in the loop"))
+            what = "The model is called or trained in a child process of a rank, such as a worker"
+            allowed = "Ranks exchange parameters and gradients in their main process"
+            raise RankError(format_message(what, allowed, "both in the loop, not in the Dataset"))
 
     def fence(self) -> None:
         """Let the other ranks see what this one has written, before it reads what they have.

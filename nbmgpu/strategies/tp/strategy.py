@@ -20,8 +20,8 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from nbmgpu.strategies import profiles
-from nbmgpu.strategies.all_reduce import all_reduce
 from nbmgpu.strategies.base import Backward, RankContext, Unit
+from nbmgpu.strategies.collectives import all_reduce
 from nbmgpu.strategies.forward_patch import ForwardPatch
 from nbmgpu.strategies.profile import Profile
 from nbmgpu.strategies.reducer import ReducerOptions

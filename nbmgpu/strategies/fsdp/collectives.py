@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from nbmgpu.strategies.all_gather import all_gather, reduce_scatter
+from nbmgpu.strategies.collectives import all_gather, reduce_scatter
 
 
 class _Allocator:
@@ -42,6 +42,8 @@ class ReduceScatter(_Allocator):
         async_op: bool = False,
     ) -> None:  # fmt: skip
         """Sum or average the gradients of all ranks of ``group``, of which each gets its rows."""
+        if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+            raise NotImplementedError(f"a reduce-scatter by {op}")  # with a factor: none is set
         reduce_scatter(output_tensor, input_tensor, group)
         if op == dist.ReduceOp.AVG:
             output_tensor.div_(group.size())

@@ -1,4 +1,4 @@
-"""All-reduce over ranks: through shared memory for CPU tensors of all ranks, else by the group."""
+"""Collectives: through shared memory for CPU tensors of all ranks, else by the process group."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ import torch.distributed as dist
 
 from .shared_memory.collectives import SharedMemoryCollectives
 from .shared_memory.number_stream import LARGEST
+
+# Torch before 2.12 has them under other names.
+_all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,6 +69,34 @@ def all_reduce(tensor: Tensor, group: ProcessGroup | None = None) -> Work:
         return _DeferredWork(memory, tensor)
     work: Work = dist.all_reduce(tensor, group=group, async_op=True)
     return work
+
+
+def all_gather(output: Tensor, own: Tensor, group: ProcessGroup | None = None) -> None:
+    """Write the ``own`` tensors of all ranks of ``group`` to ``output``, in order; collective.
+
+    Args:
+        output: world size * n elements, contiguous; ``own`` may be a part of it.
+        own: n elements, contiguous, of the same dtype.
+        group: None for all ranks, which can use shared memory.
+    """
+    if (memory := shared_memory_for(own, group)) is not None:
+        memory.all_gather(output, own)
+    else:
+        _all_gather_single(output, own, group=group)
+
+
+def reduce_scatter(output: Tensor, full: Tensor, group: ProcessGroup | None = None) -> None:
+    """Write this rank's part of the sum of all ranks' ``full`` tensors to ``output``; collective.
+
+    Args:
+        output: n elements, contiguous.
+        full: world size * n elements, contiguous, of the same dtype.
+        group: None for all ranks, which can use shared memory.
+    """
+    if (memory := shared_memory_for(full, group)) is not None:
+        memory.reduce_scatter(output, full)
+    else:
+        _reduce_scatter_single(output, full, group=group)
 
 
 def all_reduce_flags(flags: Sequence[bool]) -> list[bool]:
