@@ -27,7 +27,7 @@ EACH_COLLECTIVE = """
 import torch, torch.distributed as dist
 from nbmgpu.strategies import collectives
 from nbmgpu.strategies.communication import counter
-rank, sent, collectives = dist.get_rank(), {}, counter.collectives
+rank, sent, counted = dist.get_rank(), {}, counter.collectives
 
 def count(name, call):
     before = counter.sent
@@ -51,7 +51,7 @@ count("broadcast", lambda: dist.broadcast(eight, 1))
 count("scatter", lambda: dist.scatter(torch.empty(8), halves if rank == 1 else None, 1))
 count("point to point", point_to_point)
 count("barrier", dist.barrier)
-collectives = counter.collectives - collectives
+counted = counter.collectives - counted
 by_rank = [None, None]
 dist.all_gather_object(by_rank, sent)
 """
@@ -106,7 +106,7 @@ def test_each_collective_counts_what_the_rank_hands_to_it():
     others = dict.fromkeys(of_root, 0)
     assert notebook["by_rank"] == [both | others, both | of_root]
     # A barrier is none that is counted, and a send is counted where it is sent.
-    assert notebook["collectives"] == len(both | of_root) - 1
+    assert notebook["counted"] == len(both | of_root) - 1
 
 
 def test_counting_takes_no_longer_than_a_small_operation_of_torch():
