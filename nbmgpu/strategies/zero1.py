@@ -1,7 +1,7 @@
 """``zero1``: as ``ddp``, and each rank keeps the optimizer states of some of the parameters.
 
 ZeRO stage 1 (Rajbhandari et al., SC 2020, 1910.02054), with torch's ``ZeroRedundancyOptimizer``: it
-partitions the parameters over ranks, and each rank steps its own and broadcasts them.  It creates a
+partitions the parameters over ranks, each rank steps its own, and all gather them.  It creates a
 local optimizer from a class.  Here that class does not step itself: it lets the cell's optimizer
 step with its groups restricted to the rank's parameters.  So every optimizer works with all its
 options, including the user's own classes, and changes that the cell or a scheduler makes to the
@@ -16,7 +16,6 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import Optimizer
@@ -25,10 +24,9 @@ from nbmgpu.errors import StrategyError, format_message
 
 from . import profiles
 from .base import RankContext, Unit
-from .buckets import BUCKET_BYTES
 from .collective_pickle import CollectivePickle
-from .communication import counter, payload
 from .ddp import DistributedDataParallel
+from .owned_tensors import owned_buckets
 from .per_parameter import cross_parameter_dependence, has_closure, unhooked_step
 from .profile import Profile
 from .sharded_state import ShardedStates
@@ -64,20 +62,21 @@ class PartitionedOptimizer(ZeroRedundancyOptimizer):
         self.signature = signature(optimizer)
         groups = [{"params": list(group["params"])} for group in optimizer.param_groups]
         super().__init__(groups, cast("type[Optimizer]", LocalOptimizer), process_group=group)
+        partition: Any = self._partition_parameters()  # type: ignore[attr-defined]
+        self._owned = owned_buckets(
+            [[p for group in groups for p in group["params"]] for groups in partition]
+        )
 
     def _verify_same_dense_param_type(self) -> None:
         """Allow parameters of several dtypes: each bucket has parameters of one dtype."""
 
     def _sync_params(self) -> None:
-        """Broadcast each rank's parameters in buckets, where torch's own sends them one by one."""
-        for rank, groups in enumerate(self._partition_parameters()):  # type: ignore[attr-defined]
-            if tensors := [p.data for group in groups for p in group["params"]]:
-                broadcast: Any = dist._broadcast_coalesced  # type: ignore[attr-defined]
-                broadcast(self.process_group, tensors, BUCKET_BYTES, rank)
-                counter.count(payload(tensors) if rank == self.rank else 0)
+        """Gather each rank's parameters in buckets, where torch broadcasts them one by one."""
+        for bucket in self._owned:
+            bucket.gather(self.rank, self.process_group)
 
     def step(self, closure: None = None, **kwargs: Any) -> Any:  # type: ignore[override]
-        """Step this rank's parameters and broadcast them."""
+        """Step this rank's parameters, and gather those of the others."""
         return super().step(closure, **kwargs)
 
     step.hooked = True  # type: ignore[attr-defined]  # torch's mark: no hooks are called here

@@ -108,7 +108,7 @@ def assert_profiled(run, steps="5-10", count=6):
     [
         ("none", ()),
         ("ddp", ("nbmgpu: all-reduce",)),
-        ("zero1", ("nbmgpu: all-reduce", "gloo:broadcast")),
+        ("zero1", ("nbmgpu: all-reduce", "nbmgpu: all-gather")),
         ("zero2", ("nbmgpu: all-gather", "nbmgpu: reduce-scatter")),
         ("fsdp", ("nbmgpu: all-gather", "nbmgpu: reduce-scatter")),
         ("tp", ("gloo:all_reduce",)),

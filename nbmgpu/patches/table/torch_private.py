@@ -48,7 +48,7 @@ def _scheduled() -> Any:
 
 
 NODE = "torch.autograd.graph.Node"
-SENDS_BUCKETS = "zero1 sends a rank's parameters in buckets, as DistributedDataParallel does."
+SENDS_BUCKETS = "zero1 gathers parameters in buckets, not by a broadcast for each."
 READS_LOSS = "How a loss averages over samples is read from its autograd graph."
 
 ENTRIES = (
@@ -134,7 +134,6 @@ ENTRIES = (
         TORCH, "torch.distributed.optim.ZeroRedundancyOptimizer", "_partition_parameters",
         SENDS_BUCKETS,
     ),
-    *private(TORCH, "torch.distributed", "_broadcast_coalesced", SENDS_BUCKETS),
     *private(
         TORCH, "torch", "_foreach_mul_ _foreach_norm _foreach_copy_ _neg_view",
         "One call for many tensors; public functions exist for one tensor only.",
