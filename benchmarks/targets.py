@@ -68,6 +68,11 @@ class Medians:
         """Return the ratio of nbmgpu to ``base``, within rounds if both have all of them."""
         return ratio(self._values[workload, OURS], self._values[workload, base])
 
+    def difference(self, workload: str, base: str = BASE) -> float:
+        """Return by how much nbmgpu's figure exceeds that of ``base`` in a round, the median."""
+        rounds = zip(self._values[workload, OURS], self._values[workload, base], strict=True)
+        return statistics.median(ours - other for ours, other in rounds)
+
     def better(self, workload: str) -> list[tuple[str, float]]:
         """Return the tools with better figures than nbmgpu's, the best first."""
         tools = [tool for at, tool in self._values if at == workload and tool not in REFERENCES]
@@ -115,8 +120,8 @@ def constant(limit: float) -> Callable[[Medians], float]:
 
 
 def beyond_by_hand(workload: str) -> Callable[[Medians], float]:
-    """Return the function that gives what nbmgpu's median exceeds that of the code by hand by."""
-    return lambda medians: medians.of(workload) - medians.of(workload, BY_HAND)
+    """Return the function that gives how much more nbmgpu needs than the code by hand."""
+    return lambda medians: medians.difference(workload, BY_HAND)
 
 
 def within(workload: str, seconds: float, what: str) -> Target:

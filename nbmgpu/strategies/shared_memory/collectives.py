@@ -90,7 +90,11 @@ class SharedMemoryCollectives:
             RankError: ranks reduce different tensors, one has left, or this is a child process.
         """
         self._begin(ALL_REDUCE, tensor)
-        for part in tensor.view(-1).split(SLOT_BYTES // tensor.element_size()):
+        flat = tensor.view(-1)
+        fits = (
+            tensor.nbytes <= SLOT_BYTES
+        )  # as most do: to split it would take as long as to sum it
+        for part in (flat,) if fits else flat.split(SLOT_BYTES // tensor.element_size()):
             self._exchange(ALL_REDUCE, part, partial(torch.sum, dim=0, out=part))
         self._end()
 
