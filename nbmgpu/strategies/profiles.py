@@ -113,7 +113,7 @@ ZERO1 = Profile(
     modules=("torch.distributed.optim",),
     needs="an optimizer that updates each parameter separately (not LBFGS)",
     saves="optimizer states: 1/N of them per rank",
-    costs="after each step, a broadcast of every rank's updated parameters",
+    costs="after each step, an all-gather of the parameters that each rank has updated",
 )
 
 FSDP = Profile(
