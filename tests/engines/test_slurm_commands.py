@@ -14,29 +14,32 @@ from nbmgpu.engines.slurm.commands import CANCELLED, PREEMPTED, job_state, why_i
 from nbmgpu.engines.slurm.head import SlurmNodes
 from nbmgpu.errors import LaunchError
 
-SOON = (datetime.now() + timedelta(seconds=50)).isoformat(timespec="seconds")
-LATER = (datetime.now() + timedelta(hours=5)).isoformat(timespec="seconds")
+TIMES = {"soon": timedelta(seconds=50), "later": timedelta(hours=5)}
+"""Times from now, by their names in the fields: a test has the same name in all workers."""
 
 
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
         (
-            f"JobState=RUNNING Reason=None TimeLimit=01:00:00 EndTime={SOON}",
+            "JobState=RUNNING Reason=None TimeLimit=01:00:00 EndTime={soon}",
             "time limit of 01:00:00 of its job",
         ),
-        (f"JobState=COMPLETING Reason=TimeLimit TimeLimit=00:10:00 EndTime={SOON}", "00:10:00"),
-        (f"JobState=RUNNING TimeLimit=1:00 EndTime={LATER} PreemptTime={SOON}", PREEMPTED),
-        (f"JobState=COMPLETING Reason=None PreemptTime=None EndTime={SOON}", CANCELLED),
-        (f"JobState=RUNNING Reason=None TimeLimit=1:00 EndTime={LATER}", ""),
+        ("JobState=COMPLETING Reason=TimeLimit TimeLimit=00:10:00 EndTime={soon}", "00:10:00"),
+        ("JobState=RUNNING TimeLimit=1:00 EndTime={later} PreemptTime={soon}", PREEMPTED),
+        ("JobState=COMPLETING Reason=None PreemptTime=None EndTime={soon}", CANCELLED),
+        ("JobState=RUNNING Reason=None TimeLimit=1:00 EndTime={later}", ""),
         ("JobState=RUNNING Reason=None TimeLimit=UNLIMITED EndTime=Unknown", ""),
-        (f"JobState=CANCELLED Reason=None EndTime={SOON}+0100", CANCELLED),  # SLURM_TIME_FORMAT
+        ("JobState=CANCELLED Reason=None EndTime={soon}+0100", CANCELLED),  # SLURM_TIME_FORMAT
     ],
 )
 def test_the_end_of_a_job_has_its_reason(
     monkeypatch: pytest.MonkeyPatch, fields: str, why: str
 ) -> None:
-    monkeypatch.setattr(commands, "run_command", lambda command, timeout: f"JobId=7 {fields}\n")
+    now = datetime.now()
+    times = {name: (now + t).isoformat(timespec="seconds") for name, t in TIMES.items()}
+    job = f"JobId=7 {fields.format(**times)}\n"
+    monkeypatch.setattr(commands, "run_command", lambda command, timeout: job)
     assert why in why_it_ends(7)
     assert bool(why_it_ends(7)) == bool(why)
 
