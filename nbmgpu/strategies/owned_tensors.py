@@ -47,7 +47,9 @@ class OwnedBucket:
         all_gather(gathered.view(-1), gathered[rank], group)
         for owner, owned in enumerate(self.tensors):
             if owner != rank and owned:
-                torch._foreach_copy_(owned, self._places(gathered, owner))
+                # A graph may have saved tensors that their owner has not changed, too.
+                held = [tensor.data for tensor in owned]
+                torch._foreach_copy_(held, self._places(gathered, owner))
 
     def _places(self, gathered: Tensor, owner: int) -> list[Tensor]:
         """Return the places of an owner's tensors in its row of ``gathered``."""

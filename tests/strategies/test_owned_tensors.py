@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import nbmgpu
 from nbmgpu.strategies.buckets import BUCKET_BYTES
@@ -52,3 +54,34 @@ def test_a_bucket_has_tensors_of_one_kind_up_to_its_size() -> None:
     found = owned_buckets([[small, large, half, small], [half]])
     expected = [([small], []), ([large], []), ([small], []), ([half], [half])]
     assert [bucket.tensors for bucket in found] == expected
+
+
+LATE_BACKWARD = """
+for x, y in loader:
+    late = (second(x) ** 2).mean()  # saves weights that the next step does not change
+    opt.zero_grad()
+    first(x).pow(2).mean().backward()
+    opt.step()
+    opt.zero_grad()
+    late.backward()
+    opt.step()
+"""
+
+
+def test_a_graph_outlives_a_step_that_does_not_change_its_weights() -> None:
+    def made() -> dict[str, object]:
+        torch.manual_seed(0)
+        layers = [nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))]
+        parameters = [p for layer in layers for p in layer.parameters()]
+        data = TensorDataset(torch.randn(32, 8), torch.zeros(32))
+        opt = torch.optim.SGD(parameters, lr=0.1)
+        loader = DataLoader(data, batch_size=8)
+        return {"first": layers[0], "second": layers[1], "opt": opt, "loader": loader}
+
+    alone, ranks = made(), made()
+    exec(LATE_BACKWARD, alone)
+    nbmgpu.run(LATE_BACKWARD, ranks, gpus=2, cpu=True, strategy="zero1", exact="never")
+    for one, other in zip(
+        alone["opt"].param_groups[0]["params"], ranks["opt"].param_groups[0]["params"], strict=True
+    ):
+        assert torch.allclose(one, other, atol=1e-6)
