@@ -6,7 +6,7 @@ import pytest
 from idioms.comparison import assert_equal
 from idioms.idiom import TRAIN, idiom
 from idioms.notebook import notebook
-from idioms.sources import BLOCKS, before_step
+from idioms.sources import BLOCKS, before_step, step
 
 import nbmgpu
 
@@ -100,3 +100,11 @@ def test_states_of_a_module_that_is_sharded_later_are_sharded() -> None:
     namespace = notebook(setup)
     nbmgpu.run(LATER, namespace, gpus=2, cpu=True, strategy="fsdp", exact="never")
     assert namespace["sharded"] == [True] * 6
+
+
+def test_a_forward_pass_that_fails_ends_with_its_error() -> None:
+    cell = step("loss = model(x[:, :7]).mean()")
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        nbmgpu.run(cell, notebook(), gpus=2, cpu=True, strategy="fsdp")
+    # Frames of the failure have parameters without memory: to save them crashed the ranks.
+    assert [rank.exit_code for rank in nbmgpu.last_run.view.ranks] == [1, 1]

@@ -13,6 +13,7 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 import cloudpickle
+import torch
 from torch import Tensor, nn
 
 from nbmgpu.runs.folder import write_atomically
@@ -183,6 +184,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         local = obj.to_local() if hasattr(obj, "to_local") else obj
         if local.numel() * local.element_size() > self._budget:
             return NotSaved, (f"{_describe(obj)}: too large",)
+        if _is_freed(local):
+            return NotSaved, (f"{_describe(obj)}: its memory is free while the model is sharded",)
         copy = local.detach().cpu().clone()
         if isinstance(obj, nn.Parameter):
             copy = nn.Parameter(copy, obj.requires_grad)
@@ -190,6 +193,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             copy.requires_grad_(obj.requires_grad)
         self._copies[id(copy)] = copy
         return _with_grad, (copy, obj.grad if obj.is_leaf else None)
+
+
+def _is_freed(tensor: Tensor) -> bool:
+    """Return whether a plain tensor has no memory for its elements: reading it would crash."""
+    if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout is not torch.strided:
+        return False
+    return tensor.numel() > 0 and not tensor.is_meta and not tensor.untyped_storage().nbytes()
 
 
 def _with_grad(tensor: Tensor, grad: Tensor | None) -> Tensor:
