@@ -20,3 +20,9 @@ def leaves_of_graph(outputs: Sequence[Any]) -> Iterator[Tensor]:
             if following is not None and following not in seen:
                 seen.add(following)
                 nodes.append(following)
+
+
+def reaches(outputs: Sequence[Any], leaves: Sequence[Tensor]) -> list[bool]:
+    """Return for each of ``leaves`` whether gradients of ``outputs`` reach it."""
+    found = {id(leaf) for leaf in leaves_of_graph(outputs)}
+    return [id(leaf) in found for leaf in leaves]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from nbmgpu.environment import random_state
-from nbmgpu.errors import StrategyError, format_message
+from nbmgpu.errors import RankError, StrategyError, format_message
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.outermost_calls import is_transformed
 from nbmgpu.strategies.sequence.region import NotSplittableError, Region
@@ -216,6 +216,8 @@ class BatchBlock:
                 if not found.may_be_rounding:
                     break
             return found
+        except RankError:  # no rank can go on
+            raise
         except (TypeError, RuntimeError, NotImplementedError, AttributeError) as error:
             return Splitting(None, reason=f"it cannot be copied: {error}".partition("\n")[0])
 

@@ -19,6 +19,7 @@ from torch.distributed import ProcessGroup
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from nbmgpu.environment import random_state
+from nbmgpu.errors import RankError
 from nbmgpu.strategies.collectives import all_reduce
 from nbmgpu.strategies.module_copy import kept_module_state
 from nbmgpu.strategies.outcome import Outcome, detached_copy, versions_of, without_graph
@@ -160,6 +161,8 @@ class BatchTrial:
             reason, compared = own.difference(whole), True
         except NotSplittableError as error:
             reason = str(error)
+        except RankError:  # no rank can go on
+            raise
         except Exception as error:
             reason = _first_line(error)
         if status.others_failed:
@@ -242,12 +245,14 @@ class BatchTrial:
             operators = tuple(draw.operator for draw in recorder.found)
             plan = DrawPlan(plan.functions, operators, tuple(region.draws.places))
         outputs, found = _outputs(parts, whole.outcome.outputs, region)
+        inputs = self._subject.inputs(leaves)
         status.check()
+        region.check_gradients(outputs, inputs)
         outputs = [
             region.gather_samples(x, where) if where else with_share(x, self._group)
             for x, where in zip(outputs, found, strict=True)
         ]
-        call = self._ended(outputs, spec, self._subject.inputs(leaves))
+        call = self._ended(outputs, spec, inputs)
         return call, Splitting(dim, index, arguments, found, plan)
 
     def _leaves_for_call(self) -> list[Any]:

@@ -71,21 +71,36 @@ def replicate_parameters(group: ProcessGroup, *tensors: Tensor) -> Sequence[Tens
 
 
 class ReplicateParameters(torch.autograd.Function):
-    """Keeps replicated tensors, and sums their gradients over the ranks."""
+    """Keeps replicated tensors, and sums their gradients over the ranks.
+
+    Each rank sends the gradients of all of them, and how many ranks use each: a slice need not use
+    what another one does.
+    """
 
     @staticmethod
     def forward(ctx: Any, group: ProcessGroup, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return views of the tensors."""
         ctx.group = group
+        ctx.kinds = [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
         ctx.set_materialize_grads(False)
         return tuple(tensor.view_as(tensor) for tensor in tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Sum the gradients."""
-        present = [grad for grad in grads if grad is not None]
-        summed = iter(SumAll.apply(ctx.group, *present))  # type: ignore[no-untyped-call]
-        return None, *(None if grad is None else next(summed) for grad in grads)
+        """Sum the gradients; those that no rank has stay None."""
+        present = [
+            torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
+            for grad, (shape, dtype, device) in zip(grads, ctx.kinds, strict=True)
+        ]
+        users = present[0].new_ones(len(grads))
+        for unused in (i for i, grad in enumerate(grads) if grad is None):
+            users[unused] = 0
+        *totals, users = SumAll.apply(ctx.group, *present, users)  # type: ignore[no-untyped-call]
+        # A rank that uses all parameters does not wait for a GPU to read the numbers.
+        return None, *(
+            total if grad is not None or bool(users[i]) else None
+            for i, (grad, total) in enumerate(zip(grads, totals, strict=True))
+        )
 
 
 class SumAll(torch.autograd.Function):

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from nbmgpu.strategies.collectives import all_reduce
+from nbmgpu.strategies.graph_leaves import reaches
 from nbmgpu.strategies.sharding.chunks import chunk_sizes
 from nbmgpu.strategies.sharding.collectives import gather_parts
 from nbmgpu.strategies.sharding.tensor_shard import ShardLayout
@@ -159,6 +161,22 @@ class Region:
         shape = list(part.shape)
         shape[dim] = self.length
         return self.layout(torch.Size(shape), dim % part.dim())
+
+    def check_gradients(self, outputs: Sequence[Any], inputs: Sequence[Tensor]) -> None:
+        """Check that the backward pass of a call makes the same sums on all ranks; collective.
+
+        Args:
+            outputs: this rank's, of the call.
+            inputs: arguments and parameters of the call.
+
+        Raises:
+            NotSplittableError: one rank uses parameters, and another one none, as where each sample
+                goes to an expert or to none.
+        """
+        used = torch.tensor(reaches(outputs, inputs), dtype=torch.int32)
+        all_reduce(used, self.group).wait()
+        if not bool(((used == 0) | (used == self.group.size())).all()):
+            raise NotSplittableError("its parts do not all use the same parameters")
 
     def gather(self, part: Tensor, dim: int) -> Tensor:
         """Return the whole tensor, for computations that are the same on all ranks."""

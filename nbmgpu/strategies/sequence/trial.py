@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from nbmgpu.environment import random_state
+from nbmgpu.errors import RankError
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.module_copy import ModuleState, copy_for_trial, hooks_of_cell
 from nbmgpu.strategies.outcome import Outcome, detached_copy, versions_of, without_graph
@@ -121,6 +122,8 @@ class BlockTrial:
                 reason = "its positions depend on each other outside of attention"
         except NotSplittableError as error:
             reason = str(error)
+        except RankError:  # no rank can go on
+            raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         failed = torch.tensor([bool(reason)], dtype=torch.int32)
@@ -144,12 +147,14 @@ class BlockTrial:
         parts, spec = run_on_slices(
             subject.module, subject.call, region, (leaves, self._spec), arguments
         )
+        inputs = subject.inputs(leaves)
+        region.check_gradients(parts, inputs)
         are_slices = tuple(map(region.is_slice, parts))
         outputs = [
             region.gather(x, region.dim) if is_slice else x
             for x, is_slice in zip(parts, are_slices, strict=True)
         ]
-        outcome = Outcome.of(outputs, spec, self._subject.inputs(leaves))
+        outcome = Outcome.of(outputs, spec, inputs)
         operations = tuple(region.found)
         return outcome, Splitting(region.dim, region.exchange, arguments, are_slices, operations)
 
