@@ -9,11 +9,11 @@ import platform
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from nbmgpu.devices.probe import Machine
+from nbmgpu.environment.packages import full_version
 
 from .check import CheckResult, Status
 from .setting import Setting
@@ -51,7 +51,7 @@ class Report:
             "memory": machine.memory,
             "system": f"{platform.system()} {platform.machine()}",
             "python": platform.python_version(),
-            "versions": {name: _version(name) for name in PACKAGES},
+            "versions": {name: full_version(name) for name in PACKAGES},
         }
         return cls(facts, setting.proves)
 
@@ -95,13 +95,6 @@ def summary_line(result: CheckResult) -> str:
     line = f"{result.status:8} {result.group}: {result.name}"
     text = " ".join(f"{result.warning and f'{result.warning}: '}{result.text}".split())
     return f"{line}\n         {text}"[: len(line) + WIDTH] if text else line
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 def _driver() -> str:

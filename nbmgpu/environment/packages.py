@@ -65,11 +65,20 @@ def installed_version(name: str) -> str:
 
     torch 2.13.0+cpu and 2.13.0+cu130 exchange tensors.
     """
+    return full_version(name).partition("+")[0]
+
+
+def full_version(name: str) -> str:
+    """Return the version of a distribution; empty if there is none.
+
+    A folder that pip has left without metadata has None, or raises: ``FileNotFoundError`` if the
+    package ``importlib_metadata`` 9.1, which takes over for the standard library, is imported.
+    """
     try:
-        found: str | None = version(name)  # None in a folder that pip has left without metadata
-    except (PackageNotFoundError, KeyError, ValueError):
+        found: str | None = version(name)
+    except (PackageNotFoundError, KeyError, ValueError, FileNotFoundError):
         return ""
-    return (found or "").partition("+")[0]
+    return found or ""
 
 
 def _distribution(module: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
 import platform
 from collections.abc import Iterable, Mapping
 from html import escape
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nbmgpu._version import __version__
+from nbmgpu.environment.packages import full_version
 from nbmgpu.errors import OptionError, format_message
 from nbmgpu.formatting import format_bytes
 from nbmgpu.options.parsing import format_value
@@ -135,15 +135,8 @@ def _environment(run: Run) -> list[tuple[str, str]]:
         ("threads per rank", str(record.threads)),
         ("nbmgpu, Python", f"{__version__}, {platform.python_version()} (where this was exported)"),
     ]
-    rows += [(name, version) for name in LIBRARIES if (version := _version(name))]
+    rows += [(name, version) for name in LIBRARIES if (version := full_version(name))]
     return [row for row in rows if row[1]]
-
-
-def _version(library: str) -> str:
-    try:
-        return importlib.metadata.version(library)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _log(run: Run, rank: int) -> str:

@@ -10,13 +10,13 @@ import os
 import platform
 import sys
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from nbmgpu._version import __version__
 from nbmgpu.devices.placement import place_ranks
 from nbmgpu.devices.probe import Machine, probe, torch_build
 from nbmgpu.engines.registry import get_engine
+from nbmgpu.environment.packages import full_version
 from nbmgpu.errors import OptionError
 from nbmgpu.kernel import executor, held_ranks
 from nbmgpu.options.run_options import RunOptions
@@ -133,7 +133,7 @@ def version_lines() -> list[str]:
     """Return a line for each installed package."""
     rows = [("nbmgpu", __version__), ("python", platform.python_version())]
     for name in (*REQUIRED, *OPTIONAL):
-        if found := installed(name):
+        if found := full_version(name):
             build = torch_build() if name == "torch" else None
             rows.append((name, f"{found} ({build.label} build)" if build else found))
     return _table(rows)
@@ -141,7 +141,7 @@ def version_lines() -> list[str]:
 
 def missing_lines(machine: Machine) -> list[str]:
     """Return a line for each missing component, with the command that installs it."""
-    needed = [name for name in REQUIRED if not installed(name)]
+    needed = [name for name in REQUIRED if not full_version(name)]
     rows = [(name, "needed by nbmgpu", f"pip install {name}") for name in needed]
     build = torch_build()
     if machine.gpus and machine.kind == "cuda" and build and not build.cuda:
@@ -150,7 +150,7 @@ def missing_lines(machine: Machine) -> list[str]:
     rows += [
         (name, purpose, f"pip install {name}")
         for name, purpose in OPTIONAL.items()
-        if not installed(name)
+        if not full_version(name)
     ]
     if not FRONT_END.exists():
         how = "make front in the clone (needs Node.js 20), or reinstall with pip"
@@ -183,14 +183,6 @@ def kernel_memory_lines() -> list[str]:
             ("", f"to free it for the ranks, del the tensors and call torch.{kind}.empty_cache()")
         )
     return _table(rows)
-
-
-def installed(name: str) -> str:
-    """Return the version of a package; an empty string if it is not installed."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
 
 
 def _gib(size: int) -> str:

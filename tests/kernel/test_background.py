@@ -69,7 +69,7 @@ def test_a_second_stop_kills_the_ranks(notebook: Notebook) -> None:
     cell.until("ready")
     run = notebook.value("nbmgpu.last_run.id")
     output = notebook.run("%mgpu stop", timeout=30).text()
-    assert "a minute" in output
+    assert "five minutes" in output
     assert f"Try: %mgpu stop {run} " in output
     assert notebook.run(f"%mgpu stop {run}").text() == f"Run {run}: stopped.\n"
 
