@@ -116,6 +116,18 @@ class Double(torch.autograd.Function):
 """
 CHECKPOINT = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant={})"
 
+
+def limited(line: str) -> str:
+    """Return the source of a GPT whose blocks begin with ``line``, and of a large token.
+
+    It is in the third batch: in the first one, the line does nothing.
+    """
+    begin = "x = x + self.attention(self.norm(x))\n"
+    return gpt().replace(begin, f"{line}\n        {begin}") + (
+        "ids[:] = ids.clamp(5)\nids[9, 2] = 4\nmodel.tokens.weight.data[4, 0] = 20.0\n"
+    )
+
+
 CELLS: list[Idiom] = [
     idiom("a GPT", TRAIN, setup=gpt()),
     idiom("dropout", TRAIN, setup=gpt(more="p=0.2")),
@@ -178,6 +190,13 @@ with torch.no_grad():
         ).replace("return x + self.mlp(self.norm2(x))",
         "y = self.mlp(self.norm2(x))\n        return x + self.factor * (y + y.mean(1, True))")
         + "opt = torch.optim.SGD(model.parameters(), lr=1.0)\n"),
+    idiom("a limit of all positions", TRAIN, setup=limited("if x.abs().max() > 9: x = x * 0.5"),
+        notices="whole-sequences-Block no-sequence"),
+    idiom("a limit of all positions that is not read", TRAIN,
+        setup=limited("x = torch.where(x.abs().max() > 9, x * 0.5, x)"),
+        notices="whole-sequences-Block no-sequence"),
+    idiom("a limit of each position", TRAIN,
+        setup=limited("x = torch.where(x.abs().amax(-1, True) > 9, x * 0.5, x)")),
     idiom("a Llama", HUGGING_FACE, setup=pretrained(
         "LlamaForCausalLM", "LlamaConfig", GROUPED)),
     idiom("one head of keys", HUGGING_FACE, setup=pretrained(

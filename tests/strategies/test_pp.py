@@ -50,6 +50,16 @@ class Centred(nn.Module):
 model = nn.Sequential(nn.Linear(8, 8), Centred(), nn.Linear(8, 4))
 """
 
+LIMITED = """
+class Limited(nn.Linear):
+    def forward(self, x):
+        {line}
+        return super().forward(x)
+model = nn.Sequential(nn.Linear(8, 8), Limited(8, 8), nn.Linear(8, 4))
+X[20] *= 30
+"""
+"""A layer that halves its input behind a limit, which the first batch does not reach."""
+
 RESIDUAL = """
 class Residual(nn.Module):
     def __init__(self):
@@ -241,6 +251,12 @@ CASES = [
     idiom("the sequence in the first dimension", setup=SEQUENCE_FIRST + SGD,
         notices="pipeline-whole-batches", ranks=(2, 3)),
     idiom("a mask as large as the batch", setup=SQUARE_MASK + SGD),
+    idiom("a limit of all samples", notices="pipeline-whole-batches", ranks=(2, 3),
+        setup=LIMITED.format(line="if x.abs().max() > 9: x = x * 0.5") + SGD),
+    idiom("a limit of all samples that is not read", notices="pipeline-whole-batches", ranks=(2, 3),
+        setup=LIMITED.format(line="x = torch.where(x.abs().max() > 9, x * 0.5, x)") + SGD),
+    idiom("a limit of each sample", setup=SGD.join((
+        LIMITED.format(line="x = torch.where(x.abs().amax(-1, True) > 9, x * 0.5, x)"), ""))),
     idiom("operations between layers", setup=LIST_OF_LAYERS + SGD),
     idiom("a layer that is skipped at times", TRAIN.replace(
         "model(x)", "model(x, skip=len(losses) % 2 == 1)"), setup=LIST_OF_LAYERS + SGD),

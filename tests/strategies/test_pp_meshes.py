@@ -14,7 +14,7 @@ from idioms.notebook import notebook
 from idioms.tables import BY_NAME
 from matrix_selection import sampled
 from test_every_idiom import DEMANDING, exceptions, known_difference
-from test_pp import CASES, PLAIN
+from test_pp import CASES, MIXING, PLAIN, SGD
 
 import nbmgpu
 from nbmgpu.errors import OptionError, RankKilledError, StrategyError
@@ -106,6 +106,12 @@ def test_layers_that_samples_choose() -> None:
     with pytest.raises(StrategyError, match="Ranks run different modules") as error:
         assert_equal(BY_NAME["parameters used for some samples"], "fsdp+pp")
     assert "Try: %%mgpu --strategy pp" in str(error.value)
+
+
+def test_samples_that_meet_in_a_layer_are_those_of_one_group() -> None:
+    result = run_both(TRAIN, MIXING + SGD, 4, strategy="fsdp+pp")
+    assert result.difference() > 1e-3
+    assert "the samples of one group" in result.run.view.notices["pipeline-whole-batches"].text
 
 
 @pytest.mark.parametrize(

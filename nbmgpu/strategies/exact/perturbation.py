@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from nbmgpu.strategies.outcome import is_close, largest_of
 
@@ -23,35 +21,6 @@ from .region import BatchRegion, SampleDim
 
 REPLACEMENTS = (float("nan"), 1e30, -1e30)
 """What other samples are replaced by, in one call each."""
-
-READS = frozenset({
-    Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__bool__, Tensor.__float__, Tensor.__int__,
-    Tensor.__index__, Tensor.__array__, Tensor.equal, Tensor.allclose, torch.equal, torch.allclose,
-    torch.is_nonzero, Tensor.is_nonzero,
-})  # fmt: skip
-"""Functions that return numbers of tensors to Python, where they may decide what is computed."""
-
-
-class ReadRecorder(TorchFunctionMode):
-    """Records the numbers that a call reads from tensors.
-
-    Attributes:
-        found: the numbers.
-    """
-
-    def __init__(self) -> None:
-        """Start without numbers."""
-        super().__init__()
-        self.found: list[Any] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run a function, and record what it reads."""
-        result = func(*args, **(kwargs or {}))
-        if func in READS:
-            self.found += [getattr(x, "tolist", lambda x=x: x)() for x in tree_leaves(result)]
-        return result
 
 
 def replace_others(leaf: Any, region: BatchRegion, is_split: bool, value: float) -> Any:

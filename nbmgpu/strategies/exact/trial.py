@@ -26,12 +26,12 @@ from nbmgpu.strategies.outcome import Outcome, detached_copy, versions_of, witho
 from nbmgpu.strategies.sequence.region import NotSplittableError
 from nbmgpu.strategies.sequence.sequence_tensor import whole_of
 from nbmgpu.strategies.sequence.trial import Subject
+from nbmgpu.strategies.tensor_reads import ReadRecorder
 
 from .batch_norm import BatchStatistics
 from .draws import DrawPlan, DrawRecorder, DrawsOfBatch
 from .perturbation import (
     REPLACEMENTS,
-    ReadRecorder,
     depends_on_others,
     embeddings_replaced,
     replace_others,

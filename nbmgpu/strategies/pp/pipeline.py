@@ -31,6 +31,12 @@ WHOLE_BATCHES = (
     "run one after another on whole batches. {remedy}"
 )
 
+OF_GROUP = (
+    "But these are the samples of one group of ranks, so the numbers may be others than on one "
+    "device. Try: %%mgpu --strategy pp"
+)
+"""Follows where several groups of ranks share a batch."""
+
 OTHER_NUMBERS = (
     "Layer {name} has other outputs on parts of a batch, such as by dropout or batch "
     "normalization. With --microbatches {number}, its random numbers and statistics are not those "
@@ -209,5 +215,8 @@ class Pipeline:
             )
             self._notice("pipeline-whole-batches", text)
         elif info.mode == "whole":
-            text = WHOLE_BATCHES.format(name=block.name, reason="its samples interact", remedy="")
+            remedy = OF_GROUP if self._call_order is not None else ""
+            text = WHOLE_BATCHES.format(
+                name=block.name, reason="its samples interact", remedy=remedy
+            )
             self._notice("pipeline-whole-batches", text.strip())

@@ -1,6 +1,7 @@
 """A trial of a block: the structure of its output, and whether it may run on parts of a batch.
 
-It may if two halves of a batch have the outputs of the whole, and a call leaves nothing behind.
+It may if two halves of a batch have the outputs of the whole, also with other numbers in one half,
+and a call leaves nothing behind.
 Dropout and batch normalization fail this in training, and a layer that mixes samples always does.
 The trial runs a copy of the block.
 """
@@ -19,6 +20,8 @@ from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.graph_leaves import leaves_of_graph
 from nbmgpu.strategies.module_copy import ModuleState, copy_for_trial
+from nbmgpu.strategies.tensor_reads import ReadRecorder
+from nbmgpu.strategies.trial_factors import multiplied, trial_factors
 
 from .call import BlockInfo, Mode
 
@@ -155,7 +158,7 @@ class BlockTrial:
             batch_size: of the whole batch.
             has_effects: whether a call draws random numbers, or changes the block.
         """
-        if not has_effects and self._halves_are_equal(
+        if not has_effects and self._are_independent(
             whole, batched, batch_size, self._module.training
         ):
             return "exact"
@@ -163,8 +166,28 @@ class BlockTrial:
             return "whole"
         with random_state.kept():
             evaluated, _ = self._call(self._leaves, training=False)
-        equal = self._halves_are_equal(evaluated, batched, batch_size, training=False)
+        equal = self._are_independent(evaluated, batched, batch_size, training=False)
         return "random" if equal else "whole"
+
+    def _are_independent(
+        self, whole: list[Any], batched: tuple[bool, ...], batch_size: int, training: bool
+    ) -> bool:
+        """Whether halves of the batch have the outputs of the whole, whatever its numbers are."""
+        with ReadRecorder() as reads:
+            equal = self._halves_are_equal(whole, batched, batch_size, training)
+        for factor in trial_factors(reads) if equal else ():
+            leaves = [
+                multiplied(leaf, 0, batch_size // 2, factor) if is_halved else leaf
+                for leaf, is_halved in zip(self._leaves, batched, strict=True)
+            ]
+            trial = BlockTrial(self._name, self._module, leaves, self._spec)
+            try:
+                with random_state.kept():
+                    outputs, _ = trial._call(leaves, training)
+            except Exception:
+                continue  # it does not take such numbers
+            equal = equal and trial._halves_are_equal(outputs, batched, batch_size, training)
+        return equal
 
     def _halves_are_equal(
         self, whole: list[Any], batched: tuple[bool, ...], batch_size: int, training: bool

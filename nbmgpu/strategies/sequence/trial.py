@@ -2,7 +2,8 @@
 
 They do not where positions meet outside of ``scaled_dot_product_attention``: in a convolution or a
 recurrent network over the sequence, in a position bias made from the length, or in batch
-normalization.  The trial runs the block, or a copy of it, on whole sequences and on slices.
+normalization.  The trial runs the block, or a copy of it, on whole sequences and on slices, and so
+again with other numbers in one slice.
 """
 
 from __future__ import annotations
@@ -20,9 +21,16 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from nbmgpu.environment import random_state
 from nbmgpu.errors import RankError
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
-from nbmgpu.strategies.module_copy import ModuleState, copy_for_trial, hooks_of_cell
+from nbmgpu.strategies.module_copy import (
+    ModuleState,
+    copy_for_trial,
+    hooks_of_cell,
+    kept_module_state,
+)
 from nbmgpu.strategies.outcome import Outcome, detached_copy, versions_of, without_graph
 from nbmgpu.strategies.recorded_outputs import recorded_inside_layers
+from nbmgpu.strategies.tensor_reads import ReadRecorder
+from nbmgpu.strategies.trial_factors import multiplied, trial_factors
 
 from .region import Exchange, NotSplittableError, Region
 from .sequence_tensor import whole_of
@@ -100,7 +108,7 @@ class BlockTrial:
         """
         module = self._subject.module
         before, versions = ModuleState(module), versions_of(self._leaves)
-        with outside_of_checkpoints(), random_state.kept():
+        with outside_of_checkpoints(), random_state.kept(), ReadRecorder() as reads:
             whole = self._call()
         if not before.is_that_of(module):
             return Splitting(None, reason="a call changes its buffers or attributes")
@@ -108,9 +116,35 @@ class BlockTrial:
             return Splitting(None, reason="it changes its arguments in place")
         for region in candidates:
             splitting = self._try(region, whole)
+            if splitting.dim is not None:
+                splitting = self._with_factors(region, splitting, trial_factors(reads))
             if splitting.dim is not None or region is candidates[-1]:
                 return splitting
         return Splitting(None, reason="it is called with too few positions")
+
+    def _with_factors(
+        self, region: Region, splitting: Splitting, factors: Sequence[float]
+    ) -> Splitting:
+        """Return ``splitting`` if it is right where a slice is multiplied; else why it is not."""
+        last = region.length - region.sizes[-1]
+        for factor in factors:
+            leaves = [
+                multiplied(leaf, region.dim, last, factor) if is_split else leaf
+                for leaf, is_split in zip(self._leaves, splitting.arguments, strict=True)
+            ]
+            trial = BlockTrial(self._subject, leaves, self._spec)
+            with kept_module_state(self._subject.module):
+                try:
+                    with outside_of_checkpoints(), random_state.kept():
+                        whole = trial._call()
+                except RankError:
+                    raise
+                except Exception:  # here and on all ranks: it does not take such numbers
+                    continue
+                found = trial._try(region.anew(), whole)
+            if found.dim is None:
+                return found
+        return splitting
 
     def _try(self, region: Region, whole: Outcome) -> Splitting:
         """Return how a call is split in a region, or why it cannot."""
