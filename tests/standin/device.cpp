@@ -17,6 +17,7 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
@@ -75,7 +76,12 @@ thread_local std::array<c10::StreamId, kMaxDevices> current_streams{};
 std::atomic<c10::StreamId> last_stream{0};
 std::atomic<bool> in_use{false};
 
+std::atomic<bool> has_asserted{false};
+
 void use_device() {
+  TORCH_CHECK(
+      !has_asserted, "standin error: device-side assert triggered; compute with standin devices in "
+      "another process");
   TORCH_CHECK(
       !bad_fork, "Cannot re-initialize the standin device in forked subprocess. To use it with "
       "multiprocessing, you must use the 'spawn' start method");
@@ -300,6 +306,25 @@ void check_devices(const c10::FunctionSchema& schema, const torch::jit::Stack& i
   }
 }
 
+// What CUDA's kernels assert, and those of the CPU check: the former end the use of the GPU by this
+// process.  Other errors are checked on the host before.
+void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  static const std::vector<std::string> asserted{
+      "is out of bounds", "index out of range in self", "between 0 and 1", "Expected p_in",
+      "probability tensor contains"};
+  try {
+    at::native::cpu_fallback(op, stack);
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    const bool fatal = std::any_of(asserted.begin(), asserted.end(), [&](const std::string& part) {
+      return text.find(part) != std::string::npos;
+    });
+    if (!fatal) throw;
+    has_asserted = true;
+    TORCH_CHECK(false, "standin error: device-side assert triggered: ", text);
+  }
+}
+
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   use_device();
   const auto& schema = op.schema();
@@ -310,7 +335,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     count_synchronization(schema.name().c_str());
   InFallback guard;
   if (!op.hasTag(at::Tag::nondeterministic_seeded)) {
-    at::native::cpu_fallback(op, stack);
+    run_on_host(op, stack);
     return;
   }
   // The device's generator has its turn as the CPU's.
@@ -326,7 +351,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   std::lock_guard<std::mutex> lock(generator.mutex());
   const auto before = host.get_state();
   host.set_state(generator.get_state());
-  at::native::cpu_fallback(op, stack);
+  run_on_host(op, stack);
   generator.set_state(host.get_state());
   host.set_state(before);
 }
@@ -470,6 +495,25 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
   return {there(of_input), there(of_weight), there(of_bias)};
 }
 
+std::optional<at::Tensor> on_host_if_any(const std::optional<at::Tensor>& tensor) {
+  if (!tensor || !tensor->defined()) return std::nullopt;
+  return on_host(*tensor);
+}
+
+// Its schema does not say that it updates the running statistics, so the fallback would lose them.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(
+    const at::Tensor& input, const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& running_mean,
+    const std::optional<at::Tensor>& running_var, bool training, double momentum, double eps) {
+  use_device();
+  InFallback guard;
+  const auto [output, mean, invstd] = at::native_batch_norm(
+      on_host(input), on_host_if_any(weight), on_host_if_any(bias), on_host_if_any(running_mean),
+      on_host_if_any(running_var), training, momentum, eps);
+  const auto device = input.device();
+  return {output.to(device), mean.to(device), invstd.to(device)};
+}
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
@@ -490,6 +534,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", at::native::set_tensor_);
   m.impl("set_.source_Storage", set_whole_storage);
   m.impl("set_.source_Storage_storage_offset", set_storage);
+  m.impl("native_batch_norm", batch_norm);
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
 }

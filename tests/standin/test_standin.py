@@ -176,6 +176,37 @@ def test_a_cell_may_leave_the_device_unused(environment) -> None:
     assert "records nothing of standin devices" not in result.stdout
 
 
+OUT_OF_RANGE = """
+import nbmgpu, torch
+from torch import nn
+class Binned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Sigmoid())
+        self.bins = nn.Embedding(11, 4)
+    def forward(self, x):
+        p = self.features(x)
+        return self.bins((10 * p[:, 0]).long()) + torch.bernoulli(p.detach())[:, :4] * p[:, :4]
+X, Y = torch.randn(64, 8, device="standin"), torch.randint(0, 4, (64,), device="standin")
+cell = "for x, y in loader:\\n    opt.zero_grad()\\n"
+cell += "    nn.functional.cross_entropy(model(x), y).backward()\\n    opt.step()"
+for options in ({"exact": "always"}, {"exact": "always", "strategy": "fsdp"}, {"strategy": "pp"}):
+    model = Binned().to("standin")
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=16)
+    names = {"nn": nn, "model": model, "opt": opt, "loader": loader}
+    run = nbmgpu.run(cell, names, gpus=2, **options)
+    print("trained:", run.state, sorted(run.view.notices))
+"""
+
+
+def test_a_trial_with_other_numbers_does_not_end_the_use_of_the_device(environment) -> None:
+    """An index that is computed from them is out of range, and a probability is not a number."""
+    result = run(environment, "-c", OUT_OF_RANGE)
+    assert result.stdout.count("trained: finished") == 3, result.stdout + result.stderr
+    assert "'whole-batch" not in result.stdout, "batch normalization is split, as on the CPU"
+
+
 LIKE_A_GPU = """
 import os, sys
 import nbmgpu, torch
@@ -202,14 +233,23 @@ else:
     except RuntimeError as error:
         print("forked:", error, flush=True)
     os._exit(0)
+values = torch.ones(2, device="standin")
+for index in (2, 0):
+    try:
+        values[torch.tensor([index], device="standin")]
+    except RuntimeError as error:
+        print(index, "asserted:", error)
 """
 
 
 def test_the_device_behaves_as_a_gpu(environment) -> None:
-    """Memory is limited, devices do not mix, its generator is its own, and forks cannot use it."""
+    """Memory is limited, devices do not mix, generators are its own, forks cannot use it, and an
+    index out of range ends its use."""
     limited = environment | {"STANDIN_MEMORY": str(1 << 20)}
     result = run(limited, "-c", LIKE_A_GPU)
     assert "refused: standin out of memory" in result.stdout, result.stdout + result.stderr
     assert "mixed: Expected all tensors to be on the same device" in result.stdout
     assert "generators: True False" in result.stdout
     assert "forked: Cannot re-initialize the standin device" in result.stdout
+    assert "2 asserted: standin error: device-side assert triggered" in result.stdout
+    assert "0 asserted: standin error: device-side assert triggered" in result.stdout

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from nbmgpu.environment import random_state
 from nbmgpu.errors import RankError
 from nbmgpu.strategies.collectives import all_reduce
+from nbmgpu.strategies.host_checks import host_checks
 from nbmgpu.strategies.module_copy import kept_module_state
 from nbmgpu.strategies.outcome import Outcome, detached_copy, versions_of, without_graph
 from nbmgpu.strategies.sequence.region import NotSplittableError
@@ -195,6 +196,7 @@ class BatchTrial:
                 with (
                     self._kept(),
                     reads,
+                    host_checks(leaves),
                     self._statistics.repeated(),
                     embeddings_replaced(module, region, value),
                 ):

@@ -19,6 +19,7 @@ from nbmgpu.environment import random_state
 from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.graph_leaves import leaves_of_graph
+from nbmgpu.strategies.host_checks import host_checks
 from nbmgpu.strategies.module_copy import ModuleState, copy_for_trial
 from nbmgpu.strategies.tensor_reads import ReadRecorder
 from nbmgpu.strategies.trial_factors import multiplied, trial_factors
@@ -181,12 +182,13 @@ class BlockTrial:
                 for leaf, is_halved in zip(self._leaves, batched, strict=True)
             ]
             trial = BlockTrial(self._name, self._module, leaves, self._spec)
-            try:
-                with random_state.kept():
-                    outputs, _ = trial._call(leaves, training)
-            except Exception:
-                continue  # it does not take such numbers
-            equal = equal and trial._halves_are_equal(outputs, batched, batch_size, training)
+            with host_checks(leaves):
+                try:
+                    with random_state.kept():
+                        outputs, _ = trial._call(leaves, training)
+                except Exception:
+                    continue  # it does not take such numbers
+                equal = equal and trial._halves_are_equal(outputs, batched, batch_size, training)
         return equal
 
     def _halves_are_equal(

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from nbmgpu.environment import random_state
 from nbmgpu.errors import RankError
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
+from nbmgpu.strategies.host_checks import host_checks
 from nbmgpu.strategies.module_copy import (
     ModuleState,
     copy_for_trial,
@@ -133,7 +134,7 @@ class BlockTrial:
                 for leaf, is_split in zip(self._leaves, splitting.arguments, strict=True)
             ]
             trial = BlockTrial(self._subject, leaves, self._spec)
-            with kept_module_state(self._subject.module):
+            with kept_module_state(self._subject.module), host_checks(leaves):
                 try:
                     with outside_of_checkpoints(), random_state.kept():
                         whole = trial._call()
