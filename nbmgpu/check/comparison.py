@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import nbmgpu
+from nbmgpu.environment.float32 import full_float32
 
 from .check import CheckSkipped, Finding
 from .setting import Setting
@@ -137,12 +138,7 @@ def numbers(value: Any) -> list[Tensor]:
 
 @contextlib.contextmanager
 def float32_precision() -> Iterator[None]:
-    """Compute in float32 also where the GPU would use TF32, which has ten bits of precision."""
-    precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for deterministic algorithms
-    try:
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(precision)
+    """Compute in float32, and allow deterministic algorithms of cuBLAS."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    with full_float32():
+        yield

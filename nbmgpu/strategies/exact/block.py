@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from nbmgpu.environment import random_state
+from nbmgpu.environment.float32 import full_float32
 from nbmgpu.errors import RankError, StrategyError, format_message
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.outermost_calls import is_transformed
@@ -209,6 +210,7 @@ class BatchBlock:
             for dtype in (torch.float32, torch.float64):
                 with (
                     outside_of_checkpoints(),
+                    full_float32(),
                     self._models.calls.paused(),
                     copied(subject.module, subject.call) as copy,
                 ):

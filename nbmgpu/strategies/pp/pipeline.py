@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
+from nbmgpu.environment.float32 import full_float32
 from nbmgpu.strategies.module_copy import hooks_of_cell
 from nbmgpu.strategies.sample_tags import CopyTag
 from nbmgpu.strategies.sharding.call_order import CallOrderCheck, start_of_forward
@@ -184,7 +185,8 @@ class Pipeline:
         def find_out() -> tuple[BlockInfo, Any, BlockTime | None]:
             with block.as_running():
                 trial = BlockTrial(block.name, block.module, leaves, spec)
-                info, output = trial.run(batch_size, self._given != 1)
+                with full_float32():
+                    info, output = trial.run(batch_size, self._given != 1)
                 seconds = measure(block.module, leaves, spec) if measures else None
             # torch warns of pickled specs
             return dataclasses.replace(info, spec=None), output, seconds

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from nbmgpu.environment.float32 import full_float32
 from nbmgpu.errors import StrategyError, format_message
 from nbmgpu.strategies.recorded_outputs import recorded_inside_layers
 
@@ -151,7 +152,7 @@ class SequenceBlock:
         """Return how the call is split in the first of ``candidates`` that is right."""
         if reason := obstacle(self.module, leaves):
             return Splitting(None, reason=reason)
-        with self._settings.subjects(self.module, call) as subject:
+        with full_float32(), self._settings.subjects(self.module, call) as subject:
             return BlockTrial(subject, leaves, spec).run(candidates)
 
     def _observers(self) -> Hashable:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from nbmgpu.environment import random_state
+from nbmgpu.environment.float32 import full_float32
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.module_copy import ModuleState, kept_module_state, open_gates
 from nbmgpu.strategies.outcome import Outcome, detached_copy
@@ -50,7 +51,8 @@ class ParallelBlock:
             with self._split():
                 return call(*args, **kwargs)
         if (key, region.dim) not in self._gathers:
-            gathers = self._gathers_arguments(region, call, leaves, spec)
+            with full_float32():
+                gathers = self._gathers_arguments(region, call, leaves, spec)
             self._gathers[key, region.dim] = gathers
         if self._gathers[key, region.dim]:
             args, kwargs = tree_unflatten(gathered_arguments(region, leaves), spec)
@@ -90,7 +92,7 @@ class ParallelBlock:
             return True
         if key not in self._trials:
             whole = leaves if Region.current is None else whole_arguments(Region.current, leaves)
-            with outside_of_checkpoints(), Region.inactive():
+            with full_float32(), outside_of_checkpoints(), Region.inactive():
                 self._trials[key] = self._try(call, whole, spec)
         return self._trials[key]
 
