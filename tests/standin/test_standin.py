@@ -84,6 +84,7 @@ def test_a_training_step_waits_for_the_device_no_more_than_with_ddp_by_hand(envi
         ("numerics/test_idioms.py", ["-k", "plain: or OneCycleLR"]),
         *(pytest.param("numerics/test_idioms.py", part(n), marks=MATRIX) for n in range(PARTS)),
         pytest.param("strategies/test_every_idiom.py", [*part(0), "-k", "fsdp"], marks=MATRIX),
+        pytest.param("strategies/test_exact.py", [*part(0), "-k", "not deepspeed"], marks=MATRIX),
     ],
 )
 @pytest.mark.slow
