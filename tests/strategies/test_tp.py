@@ -91,6 +91,21 @@ class Scaled(nn.ReLU):
 model = nn.Sequential(nn.Linear(8, 16), Scaled(), nn.Linear(16, 4))
 """
 
+LIMITED = """
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 12), nn.Linear(12, 4)
+    def forward(self, x):
+        h = self.up(x).relu()
+        {line}
+        return self.down(h)
+model = MLP()
+model.up.weight.data[3:] *= 0.2
+X[20] *= 10
+"""
+"""A pair of layers with a limit between them, which the first batch does not reach."""
+
 CHECKPOINTED = """
 from torch.utils.checkpoint import checkpoint
 class Pair(nn.Module):
@@ -138,6 +153,12 @@ OUTSIDE = [
         setup=PAIR + SGD, ranks=(2, 3), rank_local="handle", curve=False),
     idiom("functional_call with other parameters", OTHER_PARAMETERS, setup=PAIR + SGD,
         rank_local="fast"),
+    idiom("a limit of all features", ranks=(2, 3),
+        setup=LIMITED.format(line="if h.abs().max() > 4: h = h * 0.5") + SGD),
+    idiom("a limit of all features that is not read", ranks=(2, 3),
+        setup=LIMITED.format(line="h = torch.where(h.abs().max() > 4, h * 0.5, h)") + SGD),
+    idiom("a limit of each feature",
+        setup=LIMITED.format(line="h = torch.where(h.abs() > 4, h * 0.5, h)") + SGD),
     idiom("a checkpoint inside of a pair", setup=CHECKPOINTED + SGD, ranks=(2, 3)),
     idiom("a layer that is used twice", setup=SHARED_LAYER + SGD),
     idiom("weight normalization in a pair", setup=WEIGHT_NORM + SGD, notices="detached"),

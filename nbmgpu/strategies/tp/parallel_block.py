@@ -14,11 +14,15 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from nbmgpu.environment import random_state
 from nbmgpu.environment.float32 import full_float32
+from nbmgpu.errors import RankError
 from nbmgpu.strategies.checkpoint import outside_of_checkpoints
+from nbmgpu.strategies.host_checks import host_checks
 from nbmgpu.strategies.module_copy import ModuleState, kept_module_state, open_gates
 from nbmgpu.strategies.outcome import Outcome, detached_copy
 from nbmgpu.strategies.sequence.parameters import replicate_parameters, replicated_parameters
 from nbmgpu.strategies.sequence.region import Region
+from nbmgpu.strategies.tensor_reads import ReadRecorder
+from nbmgpu.strategies.trial_factors import trial_factors
 
 from .activations import gathered_arguments, whole_arguments
 from .parallel_modules import ParallelModule
@@ -132,7 +136,7 @@ class ParallelBlock:
         """Return whether split activations give the same outputs and gradients; collective.
 
         They do not if what is between two layers depends on several features, such as a
-        normalization, or on their number, or draws random numbers.
+        normalization or a limit, or on their number, or draws random numbers.
         """
         plain = (Tensor, bool, int, float, str, type(None))
         if not all(isinstance(leaf, plain) for leaf in leaves):
@@ -141,12 +145,40 @@ class ParallelBlock:
         before = ModuleState(module)
         try:
             with kept_module_state(module), open_gates(self._parameters()):
-                whole = self._outcome(call, leaves, spec)
-                right = before.is_that_of(module)
-                right = right and self._outcome(call, leaves, spec, self._split()).is_that_of(whole)
+                with ReadRecorder() as reads:
+                    whole = self._outcome(call, leaves, spec)
+                right = before.is_that_of(module) and self._is_split(call, leaves, spec, whole)
+                right = self._on_all_ranks(right)
+                for factor in trial_factors(reads) if right else ():
+                    with self._features_multiplied(factor), host_checks(leaves):
+                        whole = self._outcome(call, leaves, spec)
+                        right = self._is_split(call, leaves, spec, whole) and right
+        except RankError:  # no rank can go on
+            raise
         except Exception:
             right = False  # shapes do not fit, here and on all ranks
         return self._on_all_ranks(right)
+
+    def _is_split(
+        self, call: Callable[..., Any], leaves: list[Any], spec: Any, whole: Outcome
+    ) -> bool:
+        return self._outcome(call, leaves, spec, self._split()).is_that_of(whole)
+
+    @contextmanager
+    def _features_multiplied(self, factor: float) -> Iterator[None]:
+        """Multiply the last rank's features in the body, without a new version of parameters."""
+        layers = [layer for layer in self.layers if layer.plan.style == "outputs"]
+        is_last = dist.get_rank(self.layers[0].group) == self.layers[0].group.size() - 1
+        states = [s for layer in layers for s in layer.states.values()] if is_last else []
+        parts = [part.data for state in states if (part := state.part()) is not None]
+        before = [part.clone() for part in parts]
+        for part in parts:
+            part.mul_(factor)
+        try:
+            yield
+        finally:
+            for part, value in zip(parts, before, strict=True):
+                part.copy_(value)
 
     def _parameters(self) -> list[Tensor]:
         """Return the parameters of the block, and this rank's parts of those that are split."""
