@@ -24,29 +24,34 @@ INDEXED = frozenset(
         "embedding", "_embedding_bag", "_embedding_bag_forward_only", "gather", "index",
         "index_add", "index_add_", "index_copy", "index_copy_", "index_fill", "index_fill_",
         "index_put", "index_put_", "_index_put_impl_", "index_reduce", "index_reduce_",
-        "index_select", "multi_margin_loss", "nll_loss_forward", "nll_loss2d_forward", "put",
-        "put_", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce",
-        "scatter_reduce_", "take",
+        "index_select", "masked_scatter", "masked_scatter_", "multi_margin_loss",
+        "nll_loss_forward", "nll_loss2d_forward", "put", "put_", "scatter", "scatter_",
+        "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "take",
     )
 )  # fmt: skip
 """Operators that check indices, and no other numbers."""
 
 PROBABILITIES = frozenset(
-    getattr(_ATEN, name) for name in ("bernoulli", "bernoulli_", "binary_cross_entropy",
-                                      "multinomial", "repeat_interleave")
+    getattr(_ATEN, name)
+    for name in (
+        "_assert_async", "bernoulli", "bernoulli_", "binary_cross_entropy", "multinomial",
+        "repeat_interleave",
+    )
 )  # fmt: skip
-"""Operators that check other numbers: probabilities, and how often to repeat."""
+"""Operators that check other numbers: probabilities, how often to repeat, conditions."""
 
 
 class _HostChecks(TorchDispatchMode):
     """Runs such operators on the host first, which raises what the CPU raises."""
+
+    supports_higher_order_operators = True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run an operator."""
         kwargs = kwargs or {}
-        packet = func.overloadpacket
+        packet = getattr(func, "overloadpacket", None)  # flex_attention has none
         if packet in INDEXED or packet in PROBABILITIES:
             changes = func._schema.is_mutable
             convert = _with_indices(changes) if packet in INDEXED else _to_host

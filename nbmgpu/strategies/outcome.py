@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,14 @@ class Outcome:
         ]
         found = torch.autograd.grad(tensors, inputs, grads, allow_unused=True)
         return Outcome(outputs, list(found), spec)
+
+    def is_finite(self) -> bool:
+        """Whether all numbers in it are finite."""
+        return all(
+            math.isfinite(float(x.detach().abs().max()))
+            for x in (*self.outputs, *self.grads)
+            if isinstance(x, Tensor) and x.is_floating_point() and x.numel()
+        )
 
     def is_that_of(self, other: Outcome, epsilon: float | None = None) -> bool:
         """Whether outputs and gradients are equal but for the rounding of sums.

@@ -10,12 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .tensor_reads import ReadRecorder
 
-FACTORS = 30.0, -30.0, 0.0
-"""What a part is multiplied by, in one trial each: larger ones would amplify rounding, too."""
+FACTORS = 30.0, 1 / 30, -30.0
+"""What a part is multiplied by, in one trial each: larger ones would amplify rounding, too.
+
+A part of zeros, which no batch has, may never end a loop (``while y.norm() < 1: y = 2 * y``).
+"""
+
+LARGEST = 1e4
+"""Numbers of this magnitude and larger stay as they are: masks have them, and infinity."""
 
 
 def trial_factors(reads: ReadRecorder) -> Sequence[float]:
@@ -32,5 +39,6 @@ def multiplied(leaf: Any, dim: int, start: int, factor: float) -> Any:
     if not isinstance(leaf, Tensor) or not leaf.is_floating_point() or leaf.dim() <= dim:
         return leaf
     changed = leaf.detach().clone()
-    changed.narrow(dim, start, leaf.shape[dim] - start).mul_(factor)
+    part = changed.narrow(dim, start, leaf.shape[dim] - start)
+    part.copy_(torch.where(part.abs() < LARGEST, part * factor, part))
     return changed.requires_grad_(leaf.requires_grad)

@@ -195,6 +195,9 @@ with torch.no_grad():
     idiom("a limit of all positions that is not read", TRAIN,
         setup=limited("x = torch.where(x.abs().max() > 9, x * 0.5, x)"),
         notices="whole-sequences-Block no-sequence"),
+    idiom("a loop that doubles numbers", TRAIN,
+        setup=limited("while x.norm() < 40: x = x * 2"),
+        notices="whole-sequences-Block no-sequence"),
     idiom("a limit of each position", TRAIN,
         setup=limited("x = torch.where(x.abs().amax(-1, True) > 9, x * 0.5, x)")),
     idiom("a Llama", HUGGING_FACE, setup=pretrained(

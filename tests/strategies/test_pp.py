@@ -255,6 +255,11 @@ CASES = [
         setup=LIMITED.format(line="if x.abs().max() > 9: x = x * 0.5") + SGD),
     idiom("a limit of all samples that is not read", notices="pipeline-whole-batches", ranks=(2, 3),
         setup=LIMITED.format(line="x = torch.where(x.abs().max() > 9, x * 0.5, x)") + SGD),
+    idiom("exponentials without a maximum", setup=SGD.join((
+        LIMITED.format(line="x = x.mul(3).exp(); x = x / x.sum(-1, keepdim=True)"), ""))
+        + "X[20] /= 30\n"),
+    idiom("a loop that doubles numbers", notices="pipeline-whole-batches", ranks=(2, 3),
+        setup=LIMITED.format(line="while x.norm() < 40: x = 2 * x") + SGD),
     idiom("a limit of each sample", setup=SGD.join((
         LIMITED.format(line="x = torch.where(x.abs().amax(-1, True) > 9, x * 0.5, x)"), ""))),
     idiom("operations between layers", setup=LIST_OF_LAYERS + SGD),
@@ -328,6 +333,16 @@ def test_numbers_of_one_device(case: Idiom, ranks: int, mesh: tuple[str, ...]) -
 )  # fmt: skip
 def test_options_do_not_change_the_numbers(options: dict[str, object]) -> None:
     assert_equal(PLAIN, strategy="pp", **options)
+
+
+@pytest.mark.parametrize("when", ["True", "x.requires_grad"], ids=["trial", "training"])
+def test_an_exception_of_a_layer_on_another_rank_ends_the_cell(when: str) -> None:
+    """It saves frames for %mgpu debug, which hold outputs of layers that have not run."""
+    layers = LIMITED.format(line=f"assert not {when}, 'a bad layer'").replace("X[20] *= 30", "")
+    layers = layers.replace("Limited(8, 8)", "nn.Linear(8, 8), nn.Tanh(), Limited(8, 8)")
+    with pytest.raises(AssertionError, match="a bad layer") as error:
+        nbmgpu.run(TRAIN, notebook(layers + SGD), gpus=2, cpu=True, strategy="pp")
+    assert "Rank 1 of 2" in str(error.value.__cause__)
 
 
 def test_microbatches_that_are_asked_for_draw_other_numbers() -> None:

@@ -49,6 +49,7 @@ def test_layers_are_recomputed_on_slices(strategy: str) -> None:
 BATCH_LIMITS = {
     "a limit of all positions": "local-branch",
     "a limit of all positions that is not read": "cross-sample",
+    "a loop that doubles numbers": "local-branch",
 }
 """Cells whose limit is also one of all samples, and the notice for it."""
 

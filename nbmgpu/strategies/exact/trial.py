@@ -190,7 +190,7 @@ class BatchTrial:
                 for leaf, is_split in zip(self._leaves_for_call(), splitting.arguments, strict=True)
             ]
             args, kwargs = tree_unflatten(leaves, self._spec)
-            reads = ReadRecorder()
+            reads = ReadRecorder(self._reads)
             module = self._subject.module
             try:
                 with (

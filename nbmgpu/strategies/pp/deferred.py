@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,10 +16,13 @@ class DeferredTensor(Tensor):
     """An output of a block that runs when the output is used by anything but the next block.
 
     Attributes:
+        can_run: class attribute; False after a failure, when other ranks may have exited.
         producer: runs the block, and returns this output.
         reference: which output it is; see ``call.Reference``.
         segment: the segment whose call returns it.
     """
+
+    can_run: ClassVar[bool] = True
 
     producer: Callable[[], Tensor]
     reference: Any
@@ -62,8 +65,10 @@ class DeferredTensor(Tensor):
         """Run the block, and return this output.
 
         Raises:
-            StrategyError: autograd has taken this object for the output.
+            StrategyError: autograd has taken this object for the output, or a rank has failed.
         """
+        if not DeferredTensor.can_run:
+            raise StrategyError("The layer of this output has not run when the cell failed.")
         self.check()
         return self.producer()
 

@@ -42,7 +42,7 @@ from nbmgpu.strategies.tp.tp_param import TPParamState
 
 from .block import OwnedParameter, PipelineBlock
 from .block_sequence import is_called
-from .deferred import with_values
+from .deferred import DeferredTensor, with_values
 from .pipeline import Pipeline
 from .rebalancing import Rebalancing
 from .stacks import Stack, find_stacks, no_stack
@@ -275,6 +275,12 @@ class PipelineParallel(TensorParallel):
             if text and self.rank == 0:
                 self.notice("idle-stages", text)
         super().finish()
+
+    def release(self) -> None:
+        """Remove all hooks; after a failure, no layer runs any more, also for ``%mgpu debug``."""
+        if not self._finished:
+            DeferredTensor.can_run = False
+        super().release()
 
     def close(self) -> None:
         """Remove hooks and patches."""

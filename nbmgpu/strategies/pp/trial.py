@@ -21,6 +21,7 @@ from nbmgpu.strategies.checkpoint import outside_of_checkpoints
 from nbmgpu.strategies.graph_leaves import leaves_of_graph
 from nbmgpu.strategies.host_checks import host_checks
 from nbmgpu.strategies.module_copy import ModuleState, copy_for_trial
+from nbmgpu.strategies.outcome import Outcome, largest_of
 from nbmgpu.strategies.tensor_reads import ReadRecorder
 from nbmgpu.strategies.trial_factors import multiplied, trial_factors
 
@@ -182,13 +183,15 @@ class BlockTrial:
                 for leaf, is_halved in zip(self._leaves, batched, strict=True)
             ]
             trial = BlockTrial(self._name, self._module, leaves, self._spec)
-            with host_checks(leaves):
+            with host_checks(leaves), ReadRecorder(reads):
                 try:
                     with random_state.kept():
                         outputs, _ = trial._call(leaves, training)
+                    if Outcome(outputs, [], None).is_finite():
+                        found = trial._halves_are_equal(outputs, batched, batch_size, training)
+                        equal = equal and found
                 except Exception:
                     continue  # it does not take such numbers
-                equal = equal and trial._halves_are_equal(outputs, batched, batch_size, training)
         return equal
 
     def _halves_are_equal(
@@ -244,7 +247,7 @@ def _equal(whole: Any, first: Any, second: Any, batch_size: int) -> bool:
     if not whole.is_floating_point():
         return all(torch.equal(a, b) for a, b in pairs)
     epsilon = torch.finfo(whole.dtype).eps
-    largest = float(whole.abs().max()) if whole.numel() else 0.0
+    largest = largest_of(whole)
     return all(
         torch.allclose(a, b, 1e3 * epsilon, 50 * epsilon * largest, equal_nan=True)
         for a, b in pairs

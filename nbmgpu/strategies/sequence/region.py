@@ -162,19 +162,23 @@ class Region:
         shape[dim] = self.length
         return self.layout(torch.Size(shape), dim % part.dim())
 
-    def check_gradients(self, outputs: Sequence[Any], inputs: Sequence[Tensor]) -> None:
+    def check_gradients(self, outputs: Sequence[Any] | None, inputs: Sequence[Tensor]) -> None:
         """Check that the backward pass of a call makes the same sums on all ranks; collective.
 
         Args:
-            outputs: this rank's, of the call.
+            outputs: this rank's, of the call; None if it has failed here.
             inputs: arguments and parameters of the call.
 
         Raises:
             NotSplittableError: one rank uses parameters, and another one none, as where each sample
-                goes to an expert or to none.
+                goes to an expert or to none; or the call has failed on a rank.
         """
-        used = torch.tensor(reaches(outputs, inputs), dtype=torch.int32)
-        all_reduce(used, self.group).wait()
+        own = [False] * len(inputs) if outputs is None else reaches(outputs, inputs)
+        flags = torch.tensor([outputs is None, *own], dtype=torch.int32)
+        all_reduce(flags, self.group).wait()
+        failed, used = flags[0], flags[1:]
+        if bool(failed):
+            raise NotSplittableError("it fails on the part of a rank")
         if not bool(((used == 0) | (used == self.group.size())).all()):
             raise NotSplittableError("its parts do not all use the same parameters")
 

@@ -9,7 +9,7 @@ again with other numbers in one slice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,23 +118,22 @@ class BlockTrial:
         for region in candidates:
             splitting = self._try(region, whole)
             if splitting.dim is not None:
-                splitting = self._with_factors(region, splitting, trial_factors(reads))
+                splitting = self._with_factors(region, splitting, reads)
             if splitting.dim is not None or region is candidates[-1]:
                 return splitting
         return Splitting(None, reason="it is called with too few positions")
 
-    def _with_factors(
-        self, region: Region, splitting: Splitting, factors: Sequence[float]
-    ) -> Splitting:
+    def _with_factors(self, region: Region, splitting: Splitting, reads: ReadRecorder) -> Splitting:
         """Return ``splitting`` if it is right where a slice is multiplied; else why it is not."""
         last = region.length - region.sizes[-1]
-        for factor in factors:
+        for factor in trial_factors(reads):
             leaves = [
                 multiplied(leaf, region.dim, last, factor) if is_split else leaf
                 for leaf, is_split in zip(self._leaves, splitting.arguments, strict=True)
             ]
             trial = BlockTrial(self._subject, leaves, self._spec)
-            with kept_module_state(self._subject.module), host_checks(leaves):
+            state = kept_module_state(self._subject.module)
+            with state, host_checks(leaves), ReadRecorder(reads):
                 try:
                     with outside_of_checkpoints(), random_state.kept():
                         whole = trial._call()
@@ -142,7 +141,7 @@ class BlockTrial:
                     raise
                 except Exception:  # here and on all ranks: it does not take such numbers
                     continue
-                found = trial._try(region.anew(), whole)
+                found = trial._try(region.anew(), whole) if whole.is_finite() else splitting
             if found.dim is None:
                 return found
         return splitting
@@ -179,10 +178,17 @@ class BlockTrial:
         """Call the block on slices, and gather its outputs."""
         leaves = [without_graph(x) for x in self._leaves]
         arguments, subject = split_arguments(leaves, region), self._subject
-        parts, spec = run_on_slices(
-            subject.module, subject.call, region, (leaves, self._spec), arguments
-        )
         inputs = subject.inputs(leaves)
+        try:
+            parts, spec = run_on_slices(
+                subject.module, subject.call, region, (leaves, self._spec), arguments
+            )
+        except RankError:
+            raise
+        except Exception:
+            with suppress(NotSplittableError):
+                region.check_gradients(None, inputs)  # which the others wait in
+            raise
         region.check_gradients(parts, inputs)
         are_slices = tuple(map(region.is_slice, parts))
         outputs = [

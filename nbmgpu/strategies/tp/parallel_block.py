@@ -150,9 +150,11 @@ class ParallelBlock:
                 right = before.is_that_of(module) and self._is_split(call, leaves, spec, whole)
                 right = self._on_all_ranks(right)
                 for factor in trial_factors(reads) if right else ():
-                    with self._features_multiplied(factor), host_checks(leaves):
+                    checks = host_checks(leaves), ReadRecorder(reads)
+                    with self._features_multiplied(factor), checks[0], checks[1]:
                         whole = self._outcome(call, leaves, spec)
-                        right = self._is_split(call, leaves, spec, whole) and right
+                        if whole.is_finite():
+                            right = self._is_split(call, leaves, spec, whole) and right
         except RankError:  # no rank can go on
             raise
         except Exception:
