@@ -23,7 +23,8 @@ DOCUMENTED = {
 """Names with an underscore that are public all the same."""
 
 SETTINGS = {
-    "sys.stdout", "sys.stderr", "sys.unraisablehook", "torch.backends.cudnn", "tempfile.tempdir",
+    "sys.stdout", "sys.stderr", "sys.unraisablehook", "torch.backends.cudnn",
+    "torch.backends.cudnn.allow_tf32", "tempfile.tempdir",
     "sys.last_type", "sys.last_value", "sys.last_traceback",
 }  # fmt: skip
 """Attributes of modules that are documented as settings."""
