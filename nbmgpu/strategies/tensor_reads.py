@@ -50,5 +50,5 @@ class ReadRecorder(TorchFunctionMode):
         if func in READS:
             self.found += [getattr(x, "tolist", lambda x=x: x)() for x in tree_leaves(result)]
             if self._most is not None and len(self.found) > self._most:
-                raise TooManyReadsError("a loop may not end with other numbers")
+                raise TooManyReadsError("it loops as long as numbers decide, which may be always")
         return result

@@ -27,7 +27,7 @@ from nbmgpu.strategies.outcome import Outcome, detached_copy, versions_of, witho
 from nbmgpu.strategies.sequence.region import NotSplittableError
 from nbmgpu.strategies.sequence.sequence_tensor import whole_of
 from nbmgpu.strategies.sequence.trial import Subject
-from nbmgpu.strategies.tensor_reads import ReadRecorder
+from nbmgpu.strategies.tensor_reads import ReadRecorder, TooManyReadsError
 
 from .batch_norm import BatchStatistics
 from .draws import DrawPlan, DrawRecorder, DrawsOfBatch
@@ -201,6 +201,8 @@ class BatchTrial:
                     embeddings_replaced(module, region, value),
                 ):
                     outputs = tree_leaves(self._subject.call(*args, **kwargs))
+            except TooManyReadsError:
+                return "it reads numbers that depend on all samples"
             except Exception:
                 continue  # it does not take such numbers
             if depends_on_others(outputs, whole.outcome.outputs, splitting.outputs, region):

@@ -22,7 +22,7 @@ from nbmgpu.strategies.graph_leaves import leaves_of_graph
 from nbmgpu.strategies.host_checks import host_checks
 from nbmgpu.strategies.module_copy import ModuleState, copy_for_trial
 from nbmgpu.strategies.outcome import Outcome, largest_of
-from nbmgpu.strategies.tensor_reads import ReadRecorder
+from nbmgpu.strategies.tensor_reads import ReadRecorder, TooManyReadsError
 from nbmgpu.strategies.trial_factors import multiplied, trial_factors
 
 from .call import BlockInfo, Mode
@@ -190,6 +190,8 @@ class BlockTrial:
                     if Outcome(outputs, [], None).is_finite():
                         found = trial._halves_are_equal(outputs, batched, batch_size, training)
                         equal = equal and found
+                except TooManyReadsError:
+                    return False
                 except Exception:
                     continue  # it does not take such numbers
         return equal

@@ -30,7 +30,7 @@ from nbmgpu.strategies.module_copy import (
 )
 from nbmgpu.strategies.outcome import Outcome, detached_copy, versions_of, without_graph
 from nbmgpu.strategies.recorded_outputs import recorded_inside_layers
-from nbmgpu.strategies.tensor_reads import ReadRecorder
+from nbmgpu.strategies.tensor_reads import ReadRecorder, TooManyReadsError
 from nbmgpu.strategies.trial_factors import multiplied, trial_factors
 
 from .region import Exchange, NotSplittableError, Region
@@ -137,6 +137,8 @@ class BlockTrial:
                 try:
                     with outside_of_checkpoints(), random_state.kept():
                         whole = trial._call()
+                except TooManyReadsError as error:
+                    return Splitting(None, reason=str(error))
                 except RankError:
                     raise
                 except Exception:  # here and on all ranks: it does not take such numbers
