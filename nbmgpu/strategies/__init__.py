@@ -19,8 +19,9 @@ notebooks, files or widgets.
 - ``sharding/``: sharded parameters that look like full tensors; ``sharded_state``: sharded
   optimizer states; ``per_parameter``: can an optimizer be sharded?
 - ``forward_patch``: wrappers around the forward pass of chosen modules.
-- Trials of layers: ``module_copy``, ``generators``, ``checkpoint``, ``outcome``, ``rnn_weights``,
-  ``recorded_outputs``, ``caching_configs``.
+- Trials of layers: ``module_copy``, ``checkpoint``, ``outcome``, ``graph_leaves``, ``rnn_weights``,
+  ``recorded_outputs``, ``caching_configs``; with other numbers: ``trial_factors``,
+  ``tensor_reads``, ``host_checks``.
 - ``repeated_blocks``: blocks for checkpointing; ``collective_pickle``: saving sharded objects.
 """
 
