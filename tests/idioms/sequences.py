@@ -195,6 +195,12 @@ with torch.no_grad():
     idiom("a limit of all positions that is not read", TRAIN,
         setup=limited("x = torch.where(x.abs().max() > 9, x * 0.5, x)"),
         notices="whole-sequences-Block no-sequence"),
+    idiom("a layer of many parameters", TRAIN, setup=gpt().replace(
+        "self.heads, self.p = heads, p",
+        "self.heads, self.p = heads, p\n        self.more = nn.ModuleList(nn.Linear(16, 16) "
+        "for _ in range(60))").replace(
+        "return self.out(y", "for each in self.more: x = x + 0.1 * each(x)\n"
+        "        return x + self.out(y")),
     idiom("a loop that doubles numbers", TRAIN,
         setup=limited("while x.norm() < 40: x = x * 2"),
         notices="whole-sequences-Block no-sequence"),

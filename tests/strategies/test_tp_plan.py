@@ -106,15 +106,9 @@ def test_a_layer_that_begins_at_zero_hides_nothing(plan: str) -> None:
 
 
 COLLECTIVES = """
-import torch.distributed as dist
-gathers = []
-plain = dist.all_gather_into_tensor
-for name in ("all_gather_into_tensor", "all_gather_single"):
-    if hasattr(dist, name):
-        import nbmgpu.strategies.sharding.tensor_shard as shards
-        original = shards.all_gather_single
-        shards.all_gather_single = lambda *a, **k: (gathers.append(1), original(*a, **k))[1]
-        break
+import nbmgpu.strategies.sharding.tensor_shard as shards
+gathers, plain = [], shards.all_gather
+shards.all_gather = lambda *a, **k: (gathers.append(1), plain(*a, **k))[1]
 """
 
 

@@ -31,18 +31,27 @@ from .call import BlockInfo, Mode
 class BlockTrial:
     """Tries one call of a block on its owner."""
 
-    def __init__(self, name: str, module: nn.Module, leaves: list[Any], spec: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        leaves: list[Any],
+        spec: Any,
+        before: ReadRecorder | None = None,
+    ) -> None:
         """Initialize the trial.
 
         Args:
             name: name of the block, for messages.
             module: the block, with the parameters of this rank.
             leaves, spec: the arguments of the call.
+            before: what calls with other numbers have read.
         """
         self._name = name
         self._module = module
         self._leaves = leaves
         self._spec = spec
+        self._reads = ReadRecorder(before)
         self._changes_state = False
 
     def run(self, batch_size: int, try_parts: bool) -> tuple[BlockInfo, Any]:
@@ -85,7 +94,7 @@ class BlockTrial:
         leaves = [x.detach().clone() if isinstance(x, Tensor) else x for x in leaves]
         args, kwargs = tree_unflatten(leaves, self._spec)
         before = ModuleState(module)
-        with outside_of_checkpoints():
+        with outside_of_checkpoints(), self._reads:
             output = forward(*args, **kwargs)
         self._check_arguments(leaves, args, kwargs)
         self._changes_state = not before.is_that_of(module)
@@ -175,15 +184,14 @@ class BlockTrial:
         self, whole: list[Any], batched: tuple[bool, ...], batch_size: int, training: bool
     ) -> bool:
         """Whether halves of the batch have the outputs of the whole, whatever its numbers are."""
-        with ReadRecorder() as reads:
-            equal = self._halves_are_equal(whole, batched, batch_size, training)
-        for factor in trial_factors(reads) if equal else ():
+        equal = self._halves_are_equal(whole, batched, batch_size, training)
+        for factor in trial_factors(self._reads) if equal else ():
             leaves = [
                 multiplied(leaf, 0, batch_size // 2, factor) if is_halved else leaf
                 for leaf, is_halved in zip(self._leaves, batched, strict=True)
             ]
-            trial = BlockTrial(self._name, self._module, leaves, self._spec)
-            with host_checks(leaves), ReadRecorder(reads):
+            trial = BlockTrial(self._name, self._module, leaves, self._spec, self._reads)
+            with host_checks(leaves):
                 try:
                     with random_state.kept():
                         outputs, _ = trial._call(leaves, training)

@@ -91,13 +91,21 @@ class Splitting:
 class BlockTrial:
     """Tries one call of a block."""
 
-    def __init__(self, subject: Subject, leaves: list[Any], spec: Any) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        leaves: list[Any],
+        spec: Any,
+        before: ReadRecorder | None = None,
+    ) -> None:
         """Initialize the trial.
 
         Args:
             subject: the block.
             leaves, spec: the arguments of the call.
+            before: what calls with other numbers have read.
         """
+        self._reads = ReadRecorder(before)
         self._subject = subject
         self._leaves = [detached_copy(whole_of(leaf)) for leaf in leaves]
         self._spec = spec
@@ -109,7 +117,7 @@ class BlockTrial:
         """
         module = self._subject.module
         before, versions = ModuleState(module), versions_of(self._leaves)
-        with outside_of_checkpoints(), random_state.kept(), ReadRecorder() as reads:
+        with outside_of_checkpoints(), random_state.kept():
             whole = self._call()
         if not before.is_that_of(module):
             return Splitting(None, reason="a call changes its buffers or attributes")
@@ -118,22 +126,21 @@ class BlockTrial:
         for region in candidates:
             splitting = self._try(region, whole)
             if splitting.dim is not None:
-                splitting = self._with_factors(region, splitting, reads)
+                splitting = self._with_factors(region, splitting)
             if splitting.dim is not None or region is candidates[-1]:
                 return splitting
         return Splitting(None, reason="it is called with too few positions")
 
-    def _with_factors(self, region: Region, splitting: Splitting, reads: ReadRecorder) -> Splitting:
+    def _with_factors(self, region: Region, splitting: Splitting) -> Splitting:
         """Return ``splitting`` if it is right where a slice is multiplied; else why it is not."""
         last = region.length - region.sizes[-1]
-        for factor in trial_factors(reads):
+        for factor in trial_factors(self._reads):
             leaves = [
                 multiplied(leaf, region.dim, last, factor) if is_split else leaf
                 for leaf, is_split in zip(self._leaves, splitting.arguments, strict=True)
             ]
-            trial = BlockTrial(self._subject, leaves, self._spec)
-            state = kept_module_state(self._subject.module)
-            with state, host_checks(leaves), ReadRecorder(reads):
+            trial = BlockTrial(self._subject, leaves, self._spec, self._reads)
+            with kept_module_state(self._subject.module), host_checks(leaves):
                 try:
                     with outside_of_checkpoints(), random_state.kept():
                         whole = trial._call()
@@ -173,8 +180,12 @@ class BlockTrial:
         """Call the block on whole tensors."""
         leaves = [without_graph(x) for x in self._leaves]
         args, kwargs = tree_unflatten(leaves, self._spec)
-        outputs, spec = tree_flatten(self._subject.call(*args, **kwargs))
+        outputs, spec = tree_flatten(self._recorded_call(*args, **kwargs))
         return Outcome.of(outputs, spec, self._subject.inputs(leaves))
+
+    def _recorded_call(self, *args: Any, **kwargs: Any) -> Any:
+        with self._reads:
+            return self._subject.call(*args, **kwargs)
 
     def _call_on_slices(self, region: Region) -> tuple[Outcome, Splitting]:
         """Call the block on slices, and gather its outputs."""
@@ -183,7 +194,7 @@ class BlockTrial:
         inputs = subject.inputs(leaves)
         try:
             parts, spec = run_on_slices(
-                subject.module, subject.call, region, (leaves, self._spec), arguments
+                subject.module, self._recorded_call, region, (leaves, self._spec), arguments
             )
         except RankError:
             raise

@@ -150,11 +150,11 @@ class ParallelBlock:
                 right = before.is_that_of(module) and self._is_split(call, leaves, spec, whole)
                 right = self._on_all_ranks(right)
                 for factor in trial_factors(reads) if right else ():
-                    checks = host_checks(leaves), ReadRecorder(reads)
-                    with self._features_multiplied(factor), checks[0], checks[1]:
-                        whole = self._outcome(call, leaves, spec)
+                    with self._features_multiplied(factor), host_checks(leaves):
+                        with ReadRecorder(reads):
+                            whole = self._outcome(call, leaves, spec)
                         if whole.is_finite():
-                            right = self._is_split(call, leaves, spec, whole) and right
+                            right = self._is_split(call, leaves, spec, whole, reads) and right
         except RankError:  # no rank can go on
             raise
         except Exception:
@@ -162,9 +162,16 @@ class ParallelBlock:
         return self._on_all_ranks(right)
 
     def _is_split(
-        self, call: Callable[..., Any], leaves: list[Any], spec: Any, whole: Outcome
+        self,
+        call: Callable[..., Any],
+        leaves: list[Any],
+        spec: Any,
+        whole: Outcome,
+        before: ReadRecorder | None = None,
     ) -> bool:
-        return self._outcome(call, leaves, spec, self._split()).is_that_of(whole)
+        with ReadRecorder(before):
+            found = self._outcome(call, leaves, spec, self._split())
+        return found.is_that_of(whole)
 
     @contextmanager
     def _features_multiplied(self, factor: float) -> Iterator[None]:
