@@ -141,37 +141,36 @@ class ParallelBlock:
         plain = (Tensor, bool, int, float, str, type(None))
         if not all(isinstance(leaf, plain) for leaf in leaves):
             return False
-        module = self.block.module
+        module, reads = self.block.module, ReadRecorder()
         before = ModuleState(module)
-        try:
-            with kept_module_state(module), open_gates(self._parameters()):
-                with ReadRecorder() as reads:
+        with kept_module_state(module), open_gates(self._parameters()):
+
+            def is_split(recorder: ReadRecorder) -> bool:
+                with recorder:
                     whole = self._outcome(call, leaves, spec)
-                right = before.is_that_of(module) and self._is_split(call, leaves, spec, whole)
-                right = self._on_all_ranks(right)
-                for factor in trial_factors(reads) if right else ():
-                    with self._features_multiplied(factor), host_checks(leaves):
-                        with ReadRecorder(reads):
-                            whole = self._outcome(call, leaves, spec)
-                        if whole.is_finite():
-                            right = self._is_split(call, leaves, spec, whole, reads) and right
+                if not before.is_that_of(module):
+                    return False
+                if recorder is not reads and not whole.is_finite():
+                    return True  # the comparison would tell nothing
+                with recorder:
+                    found = self._outcome(call, leaves, spec, self._split())
+                return found.is_that_of(whole)
+
+            right = self._everywhere(lambda: is_split(reads))
+            for factor in trial_factors(reads) if right else ():
+                with self._features_multiplied(factor), host_checks(leaves):
+                    right = right and self._everywhere(lambda: is_split(ReadRecorder(reads)))
+        return right
+
+    def _everywhere(self, check: Callable[[], bool]) -> bool:
+        """Return whether ``check`` is true on all ranks; where it raises, it is not; collective."""
+        try:
+            right = check()
         except RankError:  # no rank can go on
             raise
         except Exception:
-            right = False  # shapes do not fit, here and on all ranks
+            right = False  # shapes do not fit
         return self._on_all_ranks(right)
-
-    def _is_split(
-        self,
-        call: Callable[..., Any],
-        leaves: list[Any],
-        spec: Any,
-        whole: Outcome,
-        before: ReadRecorder | None = None,
-    ) -> bool:
-        with ReadRecorder(before):
-            found = self._outcome(call, leaves, spec, self._split())
-        return found.is_that_of(whole)
 
     @contextmanager
     def _features_multiplied(self, factor: float) -> Iterator[None]:
