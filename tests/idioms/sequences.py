@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from .idiom import Idiom, idiom
 
 OPT = "opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)\n"
@@ -206,6 +208,9 @@ with torch.no_grad():
         notices="whole-sequences-Block no-sequence"),
     idiom("a limit of each position", TRAIN,
         setup=limited("x = torch.where(x.abs().amax(-1, True) > 9, x * 0.5, x)")),
+    idiom("dropout with a default device",
+        "with next(model.parameters()).device:" + textwrap.indent(TRAIN, "    "),
+        setup=gpt(more="p=0.2")),
     idiom("a Llama", HUGGING_FACE, setup=pretrained(
         "LlamaForCausalLM", "LlamaConfig", GROUPED)),
     idiom("one head of keys", HUGGING_FACE, setup=pretrained(

@@ -581,6 +581,10 @@ for epoch in range(2):
         train("F.cross_entropy((o := model(x))[:4], y[:4]) + o[4:].square().mean()"),
         model(LAYERS["batch norm"]),
     ),
+    "a default device": (
+        "with next(model.parameters()).device:" + textwrap.indent(TRAIN, "    "),
+        model(LAYERS["batch norm and dropout of images"]),
+    ),
     "bf16 autocast": (
         """
 for x, y in loader:
@@ -644,6 +648,17 @@ LATE = {
             if x[:, 0].max() > 1:
                 h = h - h.mean(0)
         """),
+    ),
+    "a branch after batch norms of other widths": (
+        TRAIN,
+        meeting_late(
+            """
+            h = self.norms[0](h) + self.norms[1](x).sum(1, True)
+            if x[:, 0].max() > 1:
+                h = h - h.mean(0)
+            """,
+            "self.norms = nn.ModuleList([nn.BatchNorm1d(12), nn.BatchNorm1d(8)])",
+        ),
     ),
     "a loop until all samples are close": (
         TRAIN,

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
+from torch.overrides import wrap_torch_function
 
 from nbmgpu.patches import PatchStack
 from nbmgpu.strategies.collectives import all_reduce
@@ -24,6 +25,8 @@ def patch_batch_norm(patches: PatchStack) -> None:
     """Let batch normalization act on the region that runs."""
 
     def wrap(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        # As of ``dropout``: a mode of torch would have ``plain`` call this function.
+        @wrap_torch_function(lambda input, *_, **__: (input,))
         def batch_norm(
             input: Tensor,
             running_mean: Tensor | None,

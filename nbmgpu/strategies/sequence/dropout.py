@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.overrides import wrap_torch_function
 
 from nbmgpu.patches import PatchStack
 
@@ -49,6 +50,9 @@ def patch_dropout(patches: PatchStack) -> None:
     """Let dropout act on the region that runs."""
 
     def wrap(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        # Here, as torch does first of all: a mode (a default device, the recorder of a trial) makes
+        # the function call itself, and would have ``plain`` call this one.
+        @wrap_torch_function(lambda input, *_, **__: (input,))
         def dropout(
             input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
         ) -> Tensor:
